@@ -1,0 +1,93 @@
+"""Argument checks, used where a value enters the library.
+
+Each check returns the value in its plain type, or raises one line that names the argument, the
+allowed range, the value received and, where it is not obvious, the remedy.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hdet.errors import InvalidTypeError, InvalidValueError
+
+
+def integer(name: str, value: Any, *, minimum: int, remedy: str = "") -> int:
+    """Return ``value`` as an int, if it is an integer of at least ``minimum``."""
+    expected = f"{name} must be an integer >= {minimum}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise InvalidTypeError(_line(expected, value, remedy))
+    if value < minimum:
+        raise InvalidValueError(_line(expected, value, remedy))
+    return int(value)
+
+
+def real(
+    name: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    low_open: bool = False,
+    high_open: bool = False,
+    remedy: str = "",
+) -> float:
+    """Return ``value`` as a float, if it is a finite real number in the stated interval."""
+    interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
+    expected = f"{name} must be a finite number in {interval}"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise InvalidTypeError(_line(expected, value, remedy))
+    number = float(value)
+    too_low = number <= low if low_open else number < low
+    too_high = number >= high if high_open else number > high
+    if not math.isfinite(number) or too_low or too_high:
+        raise InvalidValueError(_line(expected, value, remedy))
+    return number
+
+
+def boolean(name: str, value: Any) -> bool:
+    """Return ``value``, if it is True or False; any other is likely a misplaced argument."""
+    if not isinstance(value, bool):
+        raise InvalidTypeError(_line(f"{name} must be True or False", value))
+    return value
+
+
+def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
+    """Return ``value``, if it is one of ``choices``."""
+    if value not in choices:
+        listed = " or ".join(repr(choice) for choice in choices)
+        raise InvalidValueError(_line(f"{name} must be {listed}", value))
+    return str(value)
+
+
+def instance(name: str, value: Any, kind: type, *, remedy: str = "") -> Any:
+    """Return ``value``, if it is an instance of ``kind``."""
+    if not isinstance(value, kind):
+        raise InvalidTypeError(_line(f"{name} must be a {kind.__name__}", value, remedy))
+    return value
+
+
+def vector(name: str, value: Any, *, length: int | None = None) -> torch.Tensor:
+    """Return ``value`` as a detached float64 vector, of ``length`` entries if given."""
+    try:
+        tensor = torch.as_tensor(value, dtype=torch.float64).detach()
+    except (TypeError, ValueError, RuntimeError):
+        expected = f"{name} must be a one-dimensional tensor or sequence of numbers"
+        raise InvalidTypeError(_line(expected, value)) from None
+    if tensor.dim() != 1 or tensor.numel() == 0 or (length is not None and len(tensor) != length):
+        count = "at least one" if length is None else str(length)
+        expected = f"{name} must be one-dimensional with {count} entries"
+        raise InvalidValueError(f"{expected}, got shape {tuple(tensor.shape)}")
+    return tensor
+
+
+def _line(expected: str, value: Any, remedy: str = "") -> str:
+    shown = repr(value).replace("\n", " ")
+    if len(shown) > 80:
+        shown = f"{shown[:77]}..."
+    got = f"{shown} ({type(value).__name__})"
+    return f"{expected}, got {got}" + (f"; {remedy}" if remedy else "")

@@ -1,0 +1,93 @@
+"""The paper's controller: softmax-weighted hypergradient with momentum and decay (Eqs. 4-8)."""
+
+from __future__ import annotations
+
+import torch
+
+from hdet import checks
+from hdet.controllers.base import AbstractController
+from hdet.functional import hypergradient, meta_update, softmax_weights
+
+
+class PaperController(AbstractController):
+    r"""Eqs. 4-7: weigh the replicas by loss, step the base value toward the better ones.
+
+    Departure from the paper: one update moves the base value by at most ``max_step`` of its decayed
+    self, and a velocity that asks for more is cut to what was done. As printed, a velocity gathered
+    while the base was high outlives the decay, and with pure noise for a signal and a spread of 1/2
+    it takes 74 % of the runs to a rate of zero or below. The limit keeps every base value positive
+    and changes no update that stays inside it.
+
+    Args:
+        start_step: S_warm, the step from which on the base value is the controller's. It starts
+        from
+            the value in use at that moment.
+        temperature: sigma of Eq. 4, in units of the loss.
+        meta_lr: lambda of Eq. 7.
+        meta_momentum: beta of Eq. 7.
+        base_decay: gamma of Eq. 7, see `hdet.functional.base_decay`.
+        max_step: largest relative move of one update, in (0, 1).
+    """
+
+    def __init__(
+        self,
+        *,
+        start_step: int = 0,
+        temperature: float = 0.1,
+        meta_lr: float = 0.5,
+        meta_momentum: float = 0.9,
+        base_decay: float = 0.0,
+        max_step: float = 0.5,
+    ) -> None:
+        self._start_step = checks.integer("start_step", start_step, minimum=0)
+        self.temperature = checks.real("temperature", temperature, low=0.0, low_open=True)
+        self.meta_lr = checks.real("meta_lr", meta_lr, low=0.0)
+        self.meta_momentum = checks.real(
+            "meta_momentum", meta_momentum, low=0.0, high=1.0, high_open=True
+        )
+        self.base_decay = checks.real("base_decay", base_decay, high=1.0, high_open=True)
+        self.max_step = checks.real(
+            "max_step", max_step, low=0.0, high=1.0, low_open=True, high_open=True
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"PaperController(start_step={self.start_step}, temperature={self.temperature}, "
+            f"meta_lr={self.meta_lr}, meta_momentum={self.meta_momentum}, "
+            f"base_decay={self.base_decay}, max_step={self.max_step})"
+        )
+
+    @property
+    def start_step(self) -> int:
+        """S_warm."""
+        return self._start_step
+
+    def init(self) -> dict[str, float]:
+        """A velocity of 0."""
+        return {"velocity": 0.0}
+
+    def update(
+        self,
+        state: dict[str, float],
+        base: float,
+        values_R: torch.Tensor,
+        losses_R: torch.Tensor,
+    ) -> tuple[dict[str, float], float]:
+        """Eqs. 4-7, then the limit; a cycle without a usable loss prefers nothing."""
+        delta = 0.0
+        if len(losses_R) > 0:
+            delta = hypergradient(values_R, softmax_weights(losses_R, self.temperature))
+        velocity, new_base = meta_update(
+            state["velocity"],
+            delta,
+            base,
+            meta_momentum=self.meta_momentum,
+            meta_lr=self.meta_lr,
+            base_decay=self.base_decay,
+        )
+        decayed = base * (1.0 - self.base_decay)
+        limit = self.max_step * decayed
+        if abs(self.meta_lr * velocity) > limit:
+            velocity = limit / self.meta_lr if velocity > 0 else -limit / self.meta_lr
+            new_base = decayed + self.meta_lr * velocity
+        return {"velocity": velocity}, new_base

@@ -1,0 +1,384 @@
+"""The cycle, and the only place that composes its stages.
+
+::
+
+    fan out -> T optimiser steps -> measure -> converge -> control -> reassign -> (next cycle)
+
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from hdet import agreement, checks, optimizers, plan
+from hdet.assignment import Assignment
+from hdet.controllers import AbstractController, FixedController
+from hdet.converge import Selection, converge_, select
+from hdet.errors import HDETWarning, InvalidValueError, NonFiniteError, UsageError
+from hdet.hyperparameters import AbstractHyperparameter
+from hdet.plan import Value
+from hdet.replicas import AbstractReplicas, resolve
+from hdet.replicas.split import split
+from hdet.signals import AbstractSignal, Losses, TrainingLoss, read_losses
+from hdet.values import Values, checked_hyperparameters
+
+logger = logging.getLogger("hdet")
+
+STATE_VERSION = 1
+
+Schedule = Callable[[int], float] | torch.optim.lr_scheduler.LRScheduler | plan.AbstractPlan
+
+
+class Ensemble:
+    """N replicas that train with N values of each hyperparameter and become one every T steps.
+
+    ``step(loss)`` follows each ``optimizer.step()``. All that is decided is computed from gathered
+    numbers and keyed permutations, so every replica decides the same; the state holds no rank.
+
+    With a spread of 0 everywhere, shared gradients and no controller it is switched off: it moves
+    no tensor, draws no number and changes no value.
+
+    Args:
+        optimizer: any torch optimiser.
+        hyperparameters: what varies, for example ``[hdet.LearningRate(0, spread_ratio=1/9)]``. The
+            order numbers them for Eq. 9.
+        model: if given, its floating-point buffers (BatchNorm's statistics) are averaged too.
+        total_steps: S, the most steps that may be taken; None for no limit.
+        schedule: planned values: None keeps the current ones, a ``step -> factor`` function scales
+            them (`hdet.functional` has closed forms), a torch LRScheduler sets learning rates.
+        signal: what a cycle measures; the training loss by default.
+        controller: how base values move; by default they follow the schedule.
+        cycle_steps: T, steps between two averagings.
+        replicas: `hdet.DistributedReplicas` or `hdet.VirtualReplicas`; None means the default
+            process group if there is one, else a single replica.
+        seed: keys the permutations; the same on all replicas.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        hyperparameters: Sequence[AbstractHyperparameter],
+        model: torch.nn.Module | None = None,
+        total_steps: int | None = None,
+        schedule: Schedule | None = None,
+        signal: AbstractSignal | None = None,
+        controller: AbstractController | None = None,
+        cycle_steps: int = 1000,
+        replicas: AbstractReplicas | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.optimizer = checks.instance("optimizer", optimizer, torch.optim.Optimizer)
+        self.hyperparameters = checked_hyperparameters(hyperparameters, optimizer)
+        self.model = None if model is None else checks.instance("model", model, torch.nn.Module)
+        self.total_steps = (
+            None if total_steps is None else checks.integer("total_steps", total_steps, minimum=1)
+        )
+        signal = TrainingLoss() if signal is None else signal
+        self.signal = checks.instance("signal", signal, AbstractSignal)
+        controller = FixedController() if controller is None else controller
+        self.controller = checks.instance("controller", controller, AbstractController)
+        self.cycle_steps = checks.integer("cycle_steps", cycle_steps, minimum=1)
+        self.seed = checks.integer("seed", seed, minimum=-(2**63))
+        self._explores = any(h.spread_ratio > 0.0 for h in self.hyperparameters)
+        self.replicas = resolve(replicas, explores=self._explores)
+        self._plan = plan.resolve(schedule, optimizer, self.hyperparameters)
+        self._assignment = Assignment(self.hyperparameters, self.num_replicas, self.seed)
+        self._values = Values(
+            optimizer, self.hyperparameters, self._plan, self.controller, self._assignment
+        )
+        self._step = 0
+        self._converged_step = 0
+        self._observed_step = -1
+        self._compared = False
+        self._warned = False
+        self._owns_values = False
+        self._note_trained()
+        self.replicas.attach(
+            optimizer,
+            self.model,
+            rate_multiplier=self._assignment.rate_multiplier,
+            activate=self._values.write,
+            only_rates=all(h.rate_group is not None for h in self.hyperparameters),
+        )
+        self._register_hooks()
+        self._values.write(self.replicas.replica)
+
+    # ------------------------------------------------------------------ what a user calls
+
+    @property
+    def num_replicas(self) -> int:
+        """N."""
+        return self.replicas.num_replicas
+
+    @property
+    def num_steps(self) -> int:
+        """Optimiser steps taken so far."""
+        return self._step
+
+    @property
+    def base_values(self) -> dict[str, float]:
+        """The shared base value of each hyperparameter, by name; waits for the device."""
+        names = [h.name for h in self.hyperparameters]
+        return dict(zip(names, self._values.base, strict=True))
+
+    @property
+    def averages(self) -> bool:
+        """Whether the replicas can come apart, so that converge has something to do."""
+        return self.num_replicas > 1 and (self._explores or self.replicas.gradients == "local")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything differs from the plain schedule."""
+        return self.averages or self._controls
+
+    def observe(self, loss: Losses) -> None:
+        """Hand over a step's loss ahead of a bare ``step()``, where a trainer makes that call."""
+        self.signal.observe(read_losses(loss, self.replicas.num_local))
+        self._observed_step = self._step
+
+    def step(self, loss: Losses | None = None) -> None:
+        """Count one optimiser step; at the end of a cycle measure, converge, control and reassign.
+
+        Args:
+            loss: this replica's training loss; with virtual replicas one for each. Not waited for.
+        """
+        if isinstance(self._plan, plan.GivenPlan):
+            raise UsageError(
+                "ensemble.step() was called on a scheduler's ensemble; call scheduler.step(loss)"
+            )
+        self.advance(loss)
+        self._values.refresh(self._step)
+        self._values.write(self.replicas.replica)
+
+    def converge(self) -> None:
+        """Average now: at the end of a run whose length is no multiple of T, or for a checkpoint.
+
+        All replicas must call it at the same step. It neither moves base values nor starts a new
+        cycle, and does nothing where the replicas are together already.
+        """
+        if self.averages and self._step != self._converged_step:
+            self._compare_settings()
+            self._converge()
+
+    def fan_out(self, batch: Any) -> Iterator[tuple[int, Any]]:
+        """Yield ``(replica, micro_batch)``, with that replica's parameters in place meanwhile.
+
+        Tensors, nested in tuples, lists and dicts, are split along dimension 0. Call
+        ``(loss / ensemble.num_replicas).backward()`` inside the loop, ``optimizer.step()`` after
+        it.
+        """
+        parts = [batch] if self.num_replicas == 1 else split(batch, self.num_replicas)
+        try:
+            for replica, part in enumerate(parts):
+                self.replicas.load(replica)
+                yield replica, part
+        finally:
+            self.replicas.unload()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state, of plain types, the same on every replica.
+
+        A cycle's losses so far are not in it: a run resumed inside a cycle measures the rest of it.
+        """
+        self._warn_if_apart()
+        return {
+            "version": STATE_VERSION,
+            "step": self._step,
+            "num_replicas": self.num_replicas,
+            **self._values.state_dict(),
+        }
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restore what `state_dict` returned and write this replica's own values."""
+        version = state.get("version") if isinstance(state, dict) else None
+        if version != STATE_VERSION:
+            raise InvalidValueError(
+                f"state must be what state_dict() returned (version {STATE_VERSION}), got a "
+                f"{type(state).__name__} of version {version!r}"
+            )
+        self._values.load_state_dict(state)
+        self._jump(int(state["step"]))
+        self._values.write(self.replicas.replica)
+
+    # ------------------------------------------------------------------ what a scheduler calls
+
+    def advance(self, loss: Losses | None = None) -> None:
+        """All of `step` but the values of the coming one."""
+        if self.total_steps is not None and self._step >= self.total_steps:
+            raise UsageError(
+                f"step() was called {self._step + 1} times, and total_steps is {self.total_steps}; "
+                "build it with the number of optimiser steps that the run takes"
+            )
+        self._compare_settings()
+        if self.is_on:
+            self._observe_or_refuse(loss)
+        self._step += 1
+        if self.is_on and self._step % self.cycle_steps == 0:
+            self._end_cycle()
+
+    def local_values(self, given: Sequence[Value]) -> list[Value]:
+        """This process's values for the coming step, around the planned ones that are given."""
+        assert isinstance(self._plan, plan.GivenPlan)
+        self._plan.given = list(given)
+        self._values.refresh(self._step)
+        return self._values.of(self.replicas.replica)
+
+    def seek(self, step: int, given: Sequence[Value]) -> None:
+        """Jump to a step without living through it, as a scheduler does that starts again."""
+        assert isinstance(self._plan, plan.GivenPlan)
+        self._plan.given = list(given)
+        self._values.seek(step)
+        self._jump(step)
+
+    # ------------------------------------------------------------------ the end of a cycle
+
+    def _end_cycle(self) -> None:
+        losses = self._converge() if self.averages else self._measure(None)[0]
+        self._values.control(self._step, losses)
+        self._assignment.draw(self._step // self.cycle_steps)
+        self.signal.reset()
+
+    def _converge(self) -> list[float]:
+        """Eq. 3 over the sound replicas; return each one's signal, NaN where it has none."""
+        with torch.no_grad(), torch.profiler.record_function("hdet.converge"):
+            selection = select(self.optimizer, self.model, self._trained)
+            losses, finite = self._measure(selection)
+            valid = self._sound(losses, finite)
+            include_state = (
+                self.replicas.gradients == "local"
+                or not optimizers.state_ignores_parameters(self.optimizer)
+                or not all(valid)
+            )
+            converge_(selection, self.replicas, valid, include_state=include_state)
+        self._converged_step = self._step
+        self._note_trained()
+        return losses
+
+    def _measure(self, selection: Selection | None) -> tuple[list[float], list[bool]]:
+        """Gather one row from each replica, the only wait for the device in a cycle."""
+        device = optimizers.parameters(self.optimizer)[0].device
+        num_local = self.replicas.num_local
+        signal_L = self.signal.measure(num_local, device)
+        finite_L = torch.ones_like(signal_L)
+        fingerprint = 0
+        if selection is not None:
+            finite_L.copy_(self.replicas.finite(selection.parameters, device))
+            fingerprint = selection.fingerprint()
+        own_L2 = signal_L.new_tensor([self._step, fingerprint]).expand(num_local, 2)
+        row_L4 = torch.cat([own_L2, signal_L[:, None], finite_L[:, None]], dim=1)
+        rows_R4 = self.replicas.gather(row_L4).tolist()
+        agreement.check_same("the number of steps taken", [int(row[0]) for row in rows_R4])
+        if selection is not None and len({row[1] for row in rows_R4}) > 1:
+            listings = self.replicas.gather_objects(selection.describe())
+            agreement.check_same("tensors to average", listings)
+        return [row[2] for row in rows_R4], [bool(row[3]) for row in rows_R4]
+
+    def _sound(self, losses: Sequence[float], finite: Sequence[bool]) -> list[bool]:
+        """Which replicas count: finite parameters and, where losses are reported, a finite loss."""
+        if not any(finite):
+            raise NonFiniteError(
+                f"all {self.num_replicas} replicas have NaN or infinite parameters at step "
+                f"{self._step}: the run has diverged; go back to a checkpoint and lower the rate"
+            )
+        sound = [ok and math.isfinite(loss) for ok, loss in zip(finite, losses, strict=True)]
+        # A loss that is NaN everywhere, or that nobody reported, does not disqualify parameters.
+        valid = sound if any(sound) else list(finite)
+        if not all(valid):
+            logger.warning(
+                "step %d: replicas %s have a non-finite loss or non-finite parameters; they are "
+                "left out of the mean and restored from it",
+                self._step,
+                [replica for replica, ok in enumerate(valid) if not ok],
+            )
+        return valid
+
+    # ------------------------------------------------------------------ small parts
+
+    @property
+    def _controls(self) -> bool:
+        return self.controller.start_step is not None
+
+    def _observe_or_refuse(self, loss: Losses | None) -> None:
+        if loss is not None:
+            self.observe(loss)
+        elif self._controls and self.signal.needs_loss and self._observed_step != self._step:
+            raise UsageError(
+                "step() needs the training loss, because the controller weighs the replicas by it "
+                f"({self.controller!r}); call step(loss), or ensemble.observe(loss) before a bare "
+                "step()"
+            )
+
+    def _jump(self, step: int) -> None:
+        self._step = step
+        self._converged_step = step
+        self._observed_step = -1
+        self.signal.reset()
+        self._assignment.draw(step // self.cycle_steps)
+
+    def _note_trained(self) -> None:
+        self._trained = {p for p in optimizers.parameters(self.optimizer) if p.requires_grad}
+
+    def _warn_if_apart(self) -> None:
+        apart = self._step - self._converged_step
+        if self.averages and apart > 0 and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"state_dict() at step {self._step}, {apart} steps after the last converge: the "
+                "replicas' parameters differ, and a checkpoint of one of them is not the ensemble; "
+                "call converge() first",
+                HDETWarning,
+                stacklevel=3,
+            )
+
+    def _compare_settings(self) -> None:
+        """Before the first message: a difference found here is neither a hang nor a wrong mean."""
+        if self._compared or self.replicas.num_local == self.num_replicas:
+            return
+        self._compared = True
+        own: dict[str, Any] = {"whether hdet is switched on": self.is_on}
+        if self.is_on:  # switched off, ranks may hold different parts of a model
+            own |= {
+                "hyperparameters": [repr(h) for h in self.hyperparameters],
+                "base values": self._values.base,
+                "controller": repr(self.controller),
+                "signal": type(self.signal).__name__,
+                "num_replicas": self.num_replicas,
+                "cycle_steps": self.cycle_steps,
+                "total_steps": self.total_steps,
+                "seed": self.seed,
+                "the number of steps taken": self._step,
+                "gradients": self.replicas.gradients,
+                "optimizer": type(self.optimizer).__name__,
+                "parameters": [
+                    f"{tuple(p.shape)} {p.dtype}" for p in optimizers.parameters(self.optimizer)
+                ],
+            }
+        agreement.check_settings(self.replicas.gather_objects(own))
+
+    # ------------------------------------------------------------------ other people's checkpoints
+
+    def _register_hooks(self) -> None:
+        """An optimiser's checkpoint holds the values of whoever wrote it: put ours back."""
+        if self.averages and self.replicas.replica is not None:
+            hook = optimizers.weak_hook
+            self.optimizer.register_load_state_dict_pre_hook(hook(self._before_load))
+            self.optimizer.register_load_state_dict_post_hook(hook(self._after_load))
+
+    def _before_load(self, *_: Any) -> None:
+        # Another scheduler may be driving this optimiser now (SequentialLR); then hands off.
+        self._owns_values = self._values.stand_in_optimizer(self.replicas.replica)
+
+    def _after_load(self, *_: Any) -> None:
+        if self._owns_values:
+            self._values.write(self.replicas.replica)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._register_hooks()  # a pickled optimiser comes back without them

@@ -1,0 +1,35 @@
+"""What goes wrong, in one line each: argument, allowed range, value received, remedy.
+
+Every error of ours is an `HDETError` and also the built-in error a caller would expect, so that
+``except ValueError`` keeps working in code that has never heard of this library.
+"""
+
+from __future__ import annotations
+
+
+class HDETError(Exception):
+    """Base of every error that hdet raises on purpose."""
+
+
+class InvalidValueError(HDETError, ValueError):
+    """An argument has the right type and a value outside its range."""
+
+
+class InvalidTypeError(HDETError, TypeError):
+    """An argument has the wrong type."""
+
+
+class UsageError(HDETError, ValueError):
+    """A call came in the wrong order or without something it needs."""
+
+
+class ReplicaMismatchError(HDETError, ValueError):
+    """The replicas disagree on something they must share; names the replicas and the difference."""
+
+
+class NonFiniteError(HDETError, ValueError):
+    """Every replica holds NaN or infinite parameters, so there is nothing left to average."""
+
+
+class HDETWarning(UserWarning):
+    """A setting that works but can hardly be what was meant."""

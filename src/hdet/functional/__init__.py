@@ -1,0 +1,24 @@
+"""One pure function for each equation of the method: no communication, no global generator, no I/O.
+
+Shape suffixes: ``_R`` runs over replicas.
+"""
+
+from hdet.functional.meta_update import base_decay, meta_update
+from hdet.functional.schedule import cosine, hold_then_anneal, linear, one_cycle
+from hdet.functional.signal import hypergradient, softmax_weights
+from hdet.functional.spread import permutation, spread_multipliers
+from hdet.functional.warm_start import warm_noise_std
+
+__all__ = [
+    "base_decay",
+    "cosine",
+    "hold_then_anneal",
+    "hypergradient",
+    "linear",
+    "meta_update",
+    "one_cycle",
+    "permutation",
+    "softmax_weights",
+    "spread_multipliers",
+    "warm_noise_std",
+]

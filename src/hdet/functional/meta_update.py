@@ -1,0 +1,82 @@
+"""How a base value moves: the momentum meta-update (Eq. 7) and its decay (Eq. 8)."""
+
+from __future__ import annotations
+
+import math
+
+from hdet import checks
+
+
+def meta_update(
+    velocity: float,
+    delta: float,
+    base: float,
+    *,
+    meta_momentum: float,
+    meta_lr: float,
+    base_decay: float,
+) -> tuple[float, float]:
+    r"""Eq. 7: $v \gets \beta v + (1-\beta)\Delta$, $\bar\eta \gets \bar\eta(1-\gamma) + \lambda v$.
+
+    Args:
+        velocity: v, the smoothed hypergradient; 0 at the start.
+        delta: Eq. 6.
+        base: the shared base value.
+        meta_momentum: beta in [0, 1).
+        meta_lr: lambda, at least 0.
+        base_decay: gamma, below 1; the printed Eq. 8 gives a negative one, which grows the base.
+
+    Returns:
+        The new ``(velocity, base)``.
+
+    >>> meta_update(0.0, 0.5, 1.0, meta_momentum=0.5, meta_lr=1.0, base_decay=0.25)
+    (0.25, 1.0)
+    """
+    velocity = checks.real("velocity", velocity)
+    delta = checks.real("delta", delta)
+    base = checks.real("base", base)
+    beta = checks.real("meta_momentum", meta_momentum, low=0.0, high=1.0, high_open=True)
+    step_size = checks.real("meta_lr", meta_lr, low=0.0)
+    decay = checks.real("base_decay", base_decay, high=1.0, high_open=True)
+    velocity = beta * velocity + (1.0 - beta) * delta
+    return velocity, base * (1.0 - decay) + step_size * velocity
+
+
+def base_decay(
+    div_factor: float,
+    final_div_factor: float,
+    num_cycles: float,
+    literal: bool = False,
+    *,
+    start_ratio: float = 1.0,
+) -> float:
+    r"""Eq. 8, corrected: $\gamma = 1 - \exp(-\log(s f_{div} f_{final}) / K)$.
+
+    K cycles of this decay take a base value from $s \cdot$ max_lr exactly to OneCycleLR's
+    floor, max_lr / (f_div * f_final).
+
+    Departure from the paper: it prints $\gamma = 1 - \exp(-\log(f_{div} / f_{final}) / K)$,
+    which at PyTorch's defaults (25 and 1e4) is negative and grows the base 400-fold. The floor is
+    max_lr divided by the *product* of the two factors, and the decay starts wherever the schedule
+    stands when the controller takes over. ``literal=True`` gives the printed formula, so that the
+    paper's setting can be rerun.
+
+    Args:
+        div_factor: OneCycleLR's max_lr / initial_lr, above 0.
+        final_div_factor: OneCycleLR's initial_lr / min_lr, above 0.
+        num_cycles: K = (S - S_warm) / T, above 0; need not be whole.
+        literal: use the printed formula.
+        start_ratio: s, the base value where the decay starts, relative to max_lr.
+
+    >>> round(1e-3 * (1 - base_decay(25.0, 1e4, 8)) ** 8, 12)
+    4e-09
+    >>> base_decay(25.0, 1e4, 8, literal=True) < 0
+    True
+    """
+    div_factor = checks.real("div_factor", div_factor, low=0.0, low_open=True)
+    final_div_factor = checks.real("final_div_factor", final_div_factor, low=0.0, low_open=True)
+    num_cycles = checks.real("num_cycles", num_cycles, low=0.0, low_open=True)
+    start_ratio = checks.real("start_ratio", start_ratio, low=0.0, low_open=True)
+    if literal:
+        return 1.0 - math.exp(-math.log(div_factor / final_div_factor) / num_cycles)
+    return 1.0 - math.exp(-math.log(start_ratio * div_factor * final_div_factor) / num_cycles)

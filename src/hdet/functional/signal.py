@@ -1,0 +1,51 @@
+"""What a cycle's losses say: weights (Eq. 4) and hypergradient (Eqs. 5-6)."""
+
+from __future__ import annotations
+
+import torch
+
+from hdet import checks
+from hdet.errors import InvalidValueError
+
+
+def softmax_weights(losses_R: torch.Tensor, temperature: float) -> torch.Tensor:
+    r"""Eq. 4: $w = \mathrm{softmax}(s)$, $s_r = (\bar L - L_r) / \sigma$.
+
+    Args:
+        losses_R: each replica's mean loss over the cycle, finite.
+        temperature: sigma, above 0, in units of the loss. The paper says 0.1 and its script 0.002.
+
+    Returns:
+        float64 tensor ``[R]`` that sums to 1; the lower a loss, the higher its weight.
+
+    >>> softmax_weights(torch.tensor([2.0, 2.0]), temperature=0.1).tolist()
+    [0.5, 0.5]
+    """
+    losses_R = checks.vector("losses_R", losses_R)
+    temperature = checks.real("temperature", temperature, low=0.0, low_open=True)
+    if not bool(torch.isfinite(losses_R).all()):
+        raise InvalidValueError(
+            f"losses_R must be finite, got {losses_R.tolist()}; leave out replicas that diverged"
+        )
+    return torch.softmax((losses_R.mean() - losses_R) / temperature, dim=0)
+
+
+def hypergradient(values_R: torch.Tensor, weights_R: torch.Tensor) -> float:
+    r"""Eqs. 5-6: $\Delta = \tilde\eta - \bar\eta = \sum_r w_r \eta_r - \frac1N \sum_r \eta_r$.
+
+    Positive when the replicas with higher values did better. It is summed as
+    $\sum_r (w_r - 1/N)(\eta_r - \eta_0)$, which equals the printed form because the weights
+    sum to 1, and which is exactly 0 for equal weights and for equal values, so that neither moves a
+    base value by rounding alone.
+
+    Args:
+        values_R: the value that each replica trained with.
+        weights_R: Eq. 4, one weight for each replica.
+
+    >>> hypergradient(torch.tensor([1.0, 3.0]), torch.tensor([0.25, 0.75]))
+    0.5
+    """
+    values_R = checks.vector("values_R", values_R)
+    weights_R = checks.vector("weights_R", weights_R, length=len(values_R))
+    excess_R = weights_R - 1.0 / len(weights_R)
+    return float((excess_R * (values_R - values_R[0])).sum())

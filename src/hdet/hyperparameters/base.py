@@ -1,0 +1,55 @@
+"""What every hyperparameter is: a name, a spread, bounds, a place to read and write."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import torch
+
+from hdet import checks
+from hdet.errors import InvalidValueError
+
+
+class AbstractHyperparameter(abc.ABC):
+    """A scalar that each replica may set to another value.
+
+    Args:
+        name: unique within an ensemble; keys the state and the records.
+        spread_ratio: alpha of Eq. 1, in [0, 1).
+        bounds: the closed interval that a controller keeps the base value in.
+    """
+
+    def __init__(self, name: str, *, spread_ratio: float, bounds: Any) -> None:
+        self.name = name
+        self.spread_ratio = checks.real(
+            "spread_ratio",
+            spread_ratio,
+            low=0.0,
+            high=1.0,
+            high_open=True,
+            remedy="from 1 on, the lowest replica's value would be zero or negative",
+        )
+        if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+            raise InvalidValueError(f"bounds must be a pair (low, high), got {bounds!r}")
+        low, high = (float(bound) for bound in bounds)
+        if not low < high:
+            raise InvalidValueError(f"bounds must have low < high, got {bounds!r}")
+        self.bounds = (low, high)
+
+    @property
+    def rate_group(self) -> int | None:
+        """The parameter group whose learning rate this is; None for anything else."""
+        return None
+
+    @abc.abstractmethod
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise now, not during training, if the value cannot be read and written."""
+
+    @abc.abstractmethod
+    def read(self, optimizer: torch.optim.Optimizer) -> Any:
+        """The current value, a float or a tensor."""
+
+    @abc.abstractmethod
+    def write(self, optimizer: torch.optim.Optimizer, value: Any) -> None:
+        """Set the value; a tensor is filled in place, so that captured graphs see it."""

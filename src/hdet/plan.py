@@ -1,0 +1,152 @@
+"""What the values would be if nobody explored: a constant, a closed form, or any torch scheduler.
+
+An `Ensemble` spreads its replicas around the planned values until a controller takes them over.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hdet import checks
+from hdet.errors import InvalidTypeError, InvalidValueError
+from hdet.hyperparameters import AbstractHyperparameter
+
+Value = float | torch.Tensor
+"""A value as the optimiser holds it: a float, or a tensor that must not be waited for."""
+
+
+class AbstractPlan(abc.ABC):
+    """The planned value of each hyperparameter, step by step."""
+
+    @abc.abstractmethod
+    def values(self, step: int) -> list[Value]:
+        """The values after ``step`` optimiser steps; called with the same step or the next one."""
+
+    @abc.abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Plain types and tensors."""
+
+    @abc.abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore."""
+
+
+def resolve(
+    schedule: Any,
+    optimizer: torch.optim.Optimizer,
+    hyperparameters: Sequence[AbstractHyperparameter],
+) -> AbstractPlan:
+    """The plan for None, a ``step -> factor`` function, a torch LRScheduler or a plan."""
+    if isinstance(schedule, torch.optim.lr_scheduler.LRScheduler):
+        return TorchPlan(schedule, optimizer, hyperparameters)
+    if isinstance(schedule, AbstractPlan):
+        return schedule
+    if schedule is None or callable(schedule):
+        values = [hyperparameter.read(optimizer) for hyperparameter in hyperparameters]
+        return ClosedFormPlan(schedule, values)
+    raise InvalidTypeError(
+        "schedule must be None, a function from the step to a factor, or a torch LRScheduler, got "
+        f"{schedule!r} ({type(schedule).__name__})"
+    )
+
+
+class GivenPlan(AbstractPlan):
+    """Values that somebody else computes and puts into ``given`` before they are asked for."""
+
+    def __init__(self, given: Sequence[Value]) -> None:
+        self.given = list(given)
+
+    def values(self, step: int) -> list[Value]:  # noqa: ARG002
+        """What was given last."""
+        return self.given
+
+    def state_dict(self) -> dict[str, Any]:
+        """Whoever gives the values keeps the state."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to restore."""
+
+
+class ClosedFormPlan(AbstractPlan):
+    """The initial value times a factor of the step, like `torch.optim.lr_scheduler.LambdaLR`."""
+
+    def __init__(self, factor: Callable[[int], float] | None, initial: Sequence[Value]) -> None:
+        self._factor = factor
+        self._initial = [float(value) for value in initial]
+
+    def values(self, step: int) -> list[Value]:
+        """The initial values times the factor."""
+        if self._factor is None:
+            return list(self._initial)
+        factor = checks.real(f"the schedule's factor at step {step}", self._factor(step))
+        return [value * factor for value in self._initial]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The initial values; the factor is the user's code."""
+        return {"initial": list(self._initial)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the initial values."""
+        self._initial = [float(value) for value in state["initial"]]
+
+
+class TorchPlan(AbstractPlan):
+    """A torch LRScheduler for the planned rates.
+
+    Most torch schedulers compute the next rate from the one in the optimiser, where a replica's own
+    value stands. So the planned rate is put back before each of their steps and read after it.
+    """
+
+    def __init__(
+        self,
+        scheduler: torch.optim.lr_scheduler.LRScheduler,
+        optimizer: torch.optim.Optimizer,
+        hyperparameters: Sequence[AbstractHyperparameter],
+    ) -> None:
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise InvalidTypeError(
+                "schedule must be an LRScheduler that needs no metric, got ReduceLROnPlateau; "
+                "use a controller to react to losses"
+            )
+        if scheduler.optimizer is not optimizer:
+            raise InvalidValueError(
+                "schedule must drive the ensemble's own optimizer, got a scheduler of another one"
+            )
+        self._scheduler = scheduler
+        self._optimizer = optimizer
+        self._hyperparameters = hyperparameters
+        self._step = 0
+        self._values = self._read()
+
+    def values(self, step: int) -> list[Value]:
+        """The scheduler's rates, stepping it if ``step`` is new."""
+        if step > self._step:
+            for hyperparameter, value in zip(self._hyperparameters, self._values, strict=True):
+                hyperparameter.write(self._optimizer, value)
+            self._scheduler.step()
+            self._values = self._read()
+            self._step = step
+        return self._values
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scheduler's state and the planned rates it stands at."""
+        return {
+            "step": self._step,
+            "values": [float(value) for value in self._values],
+            "scheduler": self._scheduler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore both."""
+        self._scheduler.load_state_dict(state["scheduler"])
+        self._step = int(state["step"])
+        self._values = [float(value) for value in state["values"]]
+
+    def _read(self) -> list[Value]:
+        read = (hyperparameter.read(self._optimizer) for hyperparameter in self._hyperparameters)
+        return [value.clone() if isinstance(value, torch.Tensor) else value for value in read]

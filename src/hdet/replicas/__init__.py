@@ -1,0 +1,45 @@
+"""[4] Who takes part: a process group or mesh dimension, or virtual replicas in one process."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+from hdet import checks
+from hdet.errors import HDETWarning, UsageError
+from hdet.replicas.base import AbstractReplicas
+from hdet.replicas.distributed import DistributedReplicas, process_group_is_ready
+from hdet.replicas.virtual import VirtualReplicas
+
+__all__ = ["AbstractReplicas", "DistributedReplicas", "VirtualReplicas", "resolve"]
+
+
+def resolve(replicas: Any, *, explores: bool) -> AbstractReplicas:
+    """``replicas`` itself; for None the default process group, or else a single replica.
+
+    Args:
+        replicas: what the user passed.
+        explores: whether there is a spread, which needs more than one replica: a forgotten launcher
+            must not pass in silence.
+    """
+    if replicas is None and process_group_is_ready():
+        replicas = DistributedReplicas()
+    elif replicas is None:
+        world_size = os.environ.get("WORLD_SIZE", "1")
+        if explores and world_size not in ("", "1"):
+            raise UsageError(
+                f"replicas=None found no process group although WORLD_SIZE is {world_size}; call "
+                "torch.distributed.init_process_group() before building the scheduler"
+            )
+        replicas = VirtualReplicas(1)
+    remedy = "pass hdet.DistributedReplicas(...), hdet.VirtualReplicas(n) or None"
+    found: AbstractReplicas = checks.instance("replicas", replicas, AbstractReplicas, remedy=remedy)
+    if explores and found.num_replicas == 1:
+        warnings.warn(
+            "spread_ratio has no effect with a single replica; launch several processes with "
+            "torchrun, or pass replicas=hdet.VirtualReplicas(8) to hold them in this one",
+            HDETWarning,
+            stacklevel=4,
+        )
+    return found

@@ -1,0 +1,91 @@
+"""What every set of replicas does: say who is here, gather what each measured, and become one."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hdet import tensors
+from hdet.converge.buckets import Waitable
+
+Noise = Callable[[int, int, torch.Tensor], torch.Tensor]
+"""(replica, index of the parameter, parameter) -> its noise."""
+
+
+class AbstractReplicas(abc.ABC):
+    """N replicas, of which ``num_local`` live in this process."""
+
+    @property
+    @abc.abstractmethod
+    def num_replicas(self) -> int:
+        """N."""
+
+    @property
+    @abc.abstractmethod
+    def replica(self) -> int | None:
+        """Which replica this process is; None if it holds all of them."""
+
+    @property
+    def num_local(self) -> int:
+        """How many replicas live in this process."""
+        return self.num_replicas if self.replica is None else 1
+
+    @property
+    @abc.abstractmethod
+    def gradients(self) -> str:
+        """``"shared"`` if all replicas apply the mean gradient, ``"local"`` if each its own."""
+
+    @abc.abstractmethod
+    def attach(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module | None,
+        *,
+        rate_multiplier: Callable[[int, int], float],
+        activate: Callable[[int | None], None],
+        only_rates: bool,
+    ) -> None:
+        """Get to know the training.
+
+        Args:
+            optimizer: the optimiser that drives the replicas.
+            model: owner of the buffers, if known.
+            rate_multiplier: (replica, parameter group) -> rho of this cycle.
+            activate: write a replica's values into the optimiser; None restores this process's own.
+            only_rates: whether nothing but learning rates differs between the replicas.
+        """
+
+    @abc.abstractmethod
+    def gather(self, rows_LK: torch.Tensor) -> torch.Tensor:
+        """Each replica's row, float64 ``[R, K]`` on the CPU, from this process's ``[L, K]``."""
+
+    @abc.abstractmethod
+    def gather_objects(self, item: Any) -> list[Any]:
+        """One plain object from each process; for rare occasions such as reporting a mismatch."""
+
+    @abc.abstractmethod
+    def all_reduce(self, flat: torch.Tensor) -> Waitable:
+        """Start an in-place sum over the processes."""
+
+    def finite(self, members: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+        """Whether each local replica's parameters are finite, ``[L]``, not waited for."""
+        return tensors.all_finite(members, device).reshape(1)
+
+    @abc.abstractmethod
+    def load(self, replica: int) -> None:
+        """Put a replica's parameters and buffers in place; a no-op where it is always in place."""
+
+    @abc.abstractmethod
+    def unload(self) -> None:
+        """Put the base point back."""
+
+    @abc.abstractmethod
+    def merge_(self, valid_R: Sequence[bool], *, include_state: bool) -> None:
+        """Make the replicas that live in this process one, leaving out those that are not valid."""
+
+    @abc.abstractmethod
+    def perturb_(self, params: Sequence[torch.Tensor], noise: Noise) -> None:
+        """Add to each replica's parameters its own noise."""

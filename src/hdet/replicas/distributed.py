@@ -1,0 +1,187 @@
+"""Replicas that are processes: a process group, or one dimension of a device mesh.
+
+The only module that touches ``torch.distributed``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from hdet import checks, optimizers
+from hdet.converge.buckets import Waitable
+from hdet.errors import InvalidTypeError, InvalidValueError, UsageError
+from hdet.replicas.base import AbstractReplicas, Noise
+
+
+def process_group_is_ready() -> bool:
+    """Whether there is a default process group to use."""
+    return dist.is_available() and dist.is_initialized()
+
+
+class DistributedReplicas(AbstractReplicas):
+    """Each process of a group is one replica; DDP or HSDP shares the gradients.
+
+    Args:
+        process_group: the replicas; None means the default group.
+        mesh: instead of a group, a one-dimensional device mesh such as
+            ``device_mesh["replicate"]`` of an HSDP mesh.
+        gradients: ``"shared"`` (Eq. 2): every replica applies the all-reduced gradient, as DDP and
+            HSDP arrange. ``"local"``: each replica applies its own, and converge averages the
+            optimiser's state as well.
+    """
+
+    def __init__(
+        self,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        mesh: DeviceMesh | None = None,
+        gradients: str = "shared",
+    ) -> None:
+        if not process_group_is_ready():
+            raise UsageError(
+                "replicas=DistributedReplicas() needs a process group and none is initialised; "
+                "call torch.distributed.init_process_group() first, or pass "
+                "replicas=hdet.VirtualReplicas(n) to hold the replicas in one process"
+            )
+        self._gradients = checks.one_of("gradients", gradients, ("shared", "local"))
+        self._group = _group_of(process_group, mesh)
+        self._device = torch.device("cpu")
+
+    def __repr__(self) -> str:
+        return f"DistributedReplicas({self.num_replicas} processes, gradients={self.gradients!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._group is not None:
+            raise InvalidTypeError(
+                "replicas over a process group of their own cannot be pickled or copied, got a "
+                f"group of {self.num_replicas}; build the scheduler again and load its state_dict()"
+            )
+        return self.__dict__
+
+    @property
+    def num_replicas(self) -> int:
+        """The size of the group."""
+        return dist.get_world_size(self._group)
+
+    @property
+    def replica(self) -> int:
+        """This process's rank in the group; asked anew each time, so that no state holds a rank."""
+        return dist.get_rank(self._group)
+
+    @property
+    def gradients(self) -> str:
+        """How the gradients reach the replicas."""
+        return self._gradients
+
+    def attach(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module | None,  # noqa: ARG002
+        *,
+        rate_multiplier: Callable[[int, int], float],  # noqa: ARG002
+        activate: Callable[[int | None], None],  # noqa: ARG002
+        only_rates: bool,  # noqa: ARG002
+    ) -> None:
+        """Check that parameters are not sharded over the replicas, and note where they live."""
+        params = optimizers.parameters(optimizer)
+        ranks = set(dist.get_process_group_ranks(self._group or dist.group.WORLD))
+        for param in params:
+            _check_not_sharded_over(ranks, param)
+        if params:
+            self._device = params[0].device
+
+    def gather(self, rows_LK: torch.Tensor) -> torch.Tensor:
+        """One all-gather of one small tensor; the only wait of a cycle."""
+        row_K = rows_LK.to(self._device).reshape(-1)
+        rows = [torch.empty_like(row_K) for _ in range(self.num_replicas)]
+        dist.all_gather(rows, row_K, group=self._group)
+        return torch.stack(rows).cpu().to(torch.float64)
+
+    def gather_objects(self, item: Any) -> list[Any]:
+        """One object from each process, as JSON, through tensors where the parameters live.
+
+        `torch.distributed.all_gather_object` would use the current CUDA device, which scripts that
+        never call ``torch.cuda.set_device`` share between ranks; and it unpickles what it receives.
+        """
+        text = json.dumps(item).encode()
+        own_size = torch.tensor([len(text)], device=self._device)
+        sizes = [torch.empty_like(own_size) for _ in range(self.num_replicas)]
+        dist.all_gather(sizes, own_size, group=self._group)
+        width = max(int(size) for size in sizes)
+        padded = torch.tensor([*text, *bytes(width - len(text))], dtype=torch.uint8)
+        own = padded.to(self._device)
+        texts = [torch.empty_like(own) for _ in range(self.num_replicas)]
+        dist.all_gather(texts, own, group=self._group)
+        return [
+            json.loads(bytes(text.tolist())[: int(size)])
+            for text, size in zip(texts, sizes, strict=True)
+        ]
+
+    def all_reduce(self, flat: torch.Tensor) -> Waitable:
+        """Start an in-place sum over the group."""
+        work: Waitable = dist.all_reduce(flat, group=self._group, async_op=True)
+        return work
+
+    def load(self, replica: int) -> None:  # noqa: ARG002
+        """Refuse: the loop over replicas is the launcher's."""
+        raise UsageError(
+            f"fan_out() splits a batch over virtual replicas, and here each of {self.num_replicas} "
+            "processes is a replica; feed every process its own batch, as without hdet"
+        )
+
+    def unload(self) -> None:
+        """Nothing was put in place."""
+
+    def merge_(self, valid_R: Sequence[bool], *, include_state: bool) -> None:
+        """Nothing to do: one replica lives here."""
+
+    def perturb_(self, params: Sequence[torch.Tensor], noise: Noise) -> None:
+        """Add this replica's noise."""
+        for index, param in enumerate(params):
+            param.add_(noise(self.replica, index, param))
+
+
+def _group_of(process_group: Any, mesh: DeviceMesh | None) -> dist.ProcessGroup | None:
+    if mesh is not None:
+        checks.instance("mesh", mesh, DeviceMesh, remedy='pass device_mesh["replicate"]')
+        if process_group is not None:
+            raise InvalidValueError("pass either process_group or mesh, got both")
+        if mesh.ndim != 1:
+            raise InvalidValueError(
+                f"mesh must have one dimension, got {mesh.ndim} {mesh.mesh_dim_names}; "
+                'pass the replicate dimension alone: mesh=device_mesh["replicate"]'
+            )
+        mesh_group: dist.ProcessGroup = mesh.get_group()
+        return mesh_group
+    if process_group is None:
+        return None
+    if process_group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise InvalidValueError(
+            f"process_group must contain this process, got a group without rank {dist.get_rank()}; "
+            "build the scheduler with the group that this rank is in"
+        )
+    group: dist.ProcessGroup = checks.instance("process_group", process_group, dist.ProcessGroup)
+    return group
+
+
+def _check_not_sharded_over(ranks: set[int], param: torch.Tensor) -> None:
+    """A shard is another part of the model, and averaging parts would destroy it."""
+    mesh = getattr(param, "device_mesh", None)
+    if mesh is None:
+        return
+    for dim, placement in enumerate(param.placements):  # type: ignore[attr-defined]  # a DTensor
+        if placement.is_replicate():
+            continue
+        shared = ranks & set(dist.get_process_group_ranks(mesh.get_group(dim)))
+        if len(shared) > 1:
+            raise InvalidValueError(
+                f"replicas must hold whole copies of the model, got parameters sharded over ranks "
+                f"{sorted(shared)}; use HSDP, a 2-D mesh (replicate x shard), and pass "
+                'replicas=hdet.DistributedReplicas(mesh=device_mesh["replicate"])'
+            )

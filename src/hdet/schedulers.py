@@ -1,0 +1,248 @@
+"""Schedulers: the shapes in which most scripts meet the library.
+
+A scheduler of ours is a torch `LRScheduler` for planned rates and an `Ensemble` for all the rest.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch.optim import lr_scheduler
+
+from hdet import checks, functional
+from hdet.controllers import FixedController, PaperController
+from hdet.cycle import Ensemble
+from hdet.errors import HDETWarning, InvalidValueError
+from hdet.hyperparameters import LearningRate
+from hdet.plan import GivenPlan, Value
+from hdet.replicas import AbstractReplicas
+from hdet.signals import Losses
+
+
+class OneCycleLR(lr_scheduler.OneCycleLR):
+    r"""`torch.optim.lr_scheduler.OneCycleLR` whose replicas explore around it (Algorithm 1).
+
+    PyTorch's arguments come first, in PyTorch's order and with its defaults. With
+    ``spread_ratio=0`` and ``auto_lr=False`` this *is* PyTorch's scheduler: every rate is equal to
+    the last bit, and no tensor is moved.
+
+    With a spread, replica r trains at $\eta(t) \rho_r$ (Eq. 1), parameters are averaged every
+    ``cycle_steps`` steps (Eq. 3), and each parameter group's multipliers are dealt anew after that
+    (Eq. 9). With ``auto_lr`` each group's base rate follows Eqs. 4-8 from step ``warmup_steps`` on,
+    starting from the rate in use; momentum keeps cycling as planned.
+
+    Call ``scheduler.step(loss)`` after ``optimizer.step()``, and ``scheduler.converge()`` at the
+    end of a run whose length is not a multiple of ``cycle_steps``.
+
+    Args:
+        optimizer: as in PyTorch; its groups' rates become hyperparameters ``lr/0``, ``lr/1``, ...
+        max_lr: as in PyTorch.
+        total_steps: as in PyTorch.
+        epochs: as in PyTorch.
+        steps_per_epoch: as in PyTorch.
+        pct_start: as in PyTorch.
+        anneal_strategy: as in PyTorch.
+        cycle_momentum: as in PyTorch.
+        base_momentum: as in PyTorch.
+        max_momentum: as in PyTorch.
+        div_factor: as in PyTorch.
+        final_div_factor: as in PyTorch.
+        three_phase: as in PyTorch.
+        last_epoch: as in PyTorch; a controller's state comes from `load_state_dict`.
+        spread_ratio: alpha of Eq. 1, in [0, 1), or one for each parameter group; the paper's is
+        1/9. cycle_steps: T, steps between two averagings. auto_lr: whether the paper's controller
+        moves the base rates. warmup_steps: S_warm, the step from which on it does. temperature:
+        sigma of Eq. 4. meta_lr: lambda of Eq. 7. meta_momentum: beta of Eq. 7. replicas: None
+        means the default process group, or a single replica without one; else
+            `hdet.DistributedReplicas` or `hdet.VirtualReplicas`.
+        seed: keys the permutations.
+        model: if given, its floating-point buffers (BatchNorm's statistics) are averaged too.
+        literal_decay: use Eq. 8 as printed, see `hdet.functional.base_decay`.
+    """
+
+    # Kept out of `__dict__`, which torch's `state_dict` saves whole and its tests compare.
+    __slots__ = ("_ensemble",)
+    _ensemble: Ensemble | None
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        max_lr: float | list[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: Literal["cos", "linear"] = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float | list[float] = 0.85,
+        max_momentum: float | list[float] = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        last_epoch: int = -1,
+        *,
+        spread_ratio: float | Sequence[float] = 0.0,
+        cycle_steps: int = 1000,
+        auto_lr: bool = False,
+        warmup_steps: int = 0,
+        temperature: float = 0.1,
+        meta_lr: float = 0.5,
+        meta_momentum: float = 0.9,
+        replicas: AbstractReplicas | None = None,
+        seed: int = 0,
+        model: torch.nn.Module | None = None,
+        literal_decay: bool = False,
+    ) -> None:
+        self._ensemble = None  # PyTorch's constructor takes the first step
+        # All of ours is checked before PyTorch changes the optimiser.
+        rates = _checked_rates(optimizer, spread_ratio)
+        control = {"temperature": temperature, "meta_lr": meta_lr, "meta_momentum": meta_momentum}
+        controller = PaperController(start_step=warmup_steps, **control)
+        checks.boolean("auto_lr", auto_lr)
+        checks.boolean("literal_decay", literal_decay)
+        checks.integer("cycle_steps", cycle_steps, minimum=1)
+        super().__init__(
+            optimizer,
+            max_lr,
+            total_steps,
+            epochs,
+            steps_per_epoch,
+            pct_start,
+            anneal_strategy,
+            cycle_momentum,
+            base_momentum,
+            max_momentum,
+            div_factor,
+            final_div_factor,
+            three_phase,
+            last_epoch,
+        )
+        if auto_lr and warmup_steps < self.total_steps:
+            in_use = max(warmup_steps - 1, 0)
+            decay = functional.base_decay(
+                div_factor,
+                final_div_factor,
+                num_cycles=(self.total_steps - warmup_steps) / cycle_steps,
+                literal=literal_decay,
+                start_ratio=self._factor(in_use, pct_start, div_factor, final_div_factor),
+            )
+            controller = PaperController(start_step=warmup_steps, base_decay=decay, **control)
+        elif auto_lr:
+            _warn_of_late_start(warmup_steps, self.total_steps)
+        planned = _read_rates(optimizer)
+        self._ensemble = Ensemble(
+            optimizer,
+            hyperparameters=rates,
+            model=model,
+            total_steps=self.total_steps,
+            schedule=GivenPlan(planned),
+            controller=controller if auto_lr else FixedController(),
+            cycle_steps=cycle_steps,
+            replicas=replicas,
+            seed=seed,
+        )
+        self._ensemble.seek(self.last_epoch, planned)
+        self._last_lr = _read_rates(optimizer)
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """What explores, averages and controls."""
+        assert self._ensemble is not None
+        return self._ensemble
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        """PyTorch's rates, or the controller's, times this replica's multipliers."""
+        planned: list[Value] = super().get_lr()
+        if self._ensemble is None:
+            return planned
+        if self._ensemble.num_steps != self.last_epoch:
+            self._ensemble.seek(self.last_epoch, planned)
+        return self._ensemble.local_values(planned)
+
+    def step(  # type: ignore[override]  # the loss comes first; an int is still read as the epoch
+        self, loss: Losses | None = None, epoch: int | None = None
+    ) -> None:
+        """Follow one ``optimizer.step()``.
+
+        Args:
+            loss: this step's training loss on this replica; with virtual replicas one for each.
+            Needed
+                with ``auto_lr`` and not waited for. An ``int`` is read as PyTorch's deprecated
+                positional ``epoch``.
+            epoch: PyTorch's deprecated way to jump to a step.
+        """
+        if isinstance(loss, int) and not isinstance(loss, bool):
+            loss, epoch = None, loss
+        lives_through = epoch is None and not self._is_initial
+        if self._ensemble is not None and lives_through and self.last_epoch < self.total_steps:
+            self._ensemble.advance(loss)
+        super().step(epoch)
+
+    def converge(self) -> None:
+        """Average the replicas now; see `hdet.Ensemble.converge`."""
+        self.ensemble.converge()
+
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's entries and the ensemble's, the same on every replica."""
+        state = super().state_dict()
+        if self.ensemble.is_on:  # no replica's own rates
+            state["_last_lr"] = list(self.ensemble.base_values.values())
+        return {**state, "ensemble": self.ensemble.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore on any replica; a state of PyTorch's own OneCycleLR is welcome too."""
+        torch_state = {key: value for key, value in state_dict.items() if key != "ensemble"}
+        super().load_state_dict(torch_state)
+        self.ensemble.seek(self.last_epoch, self._last_lr)
+        if self.ensemble.is_on:
+            if "ensemble" in state_dict:
+                self.ensemble.load_state_dict(state_dict["ensemble"])
+            self._last_lr = _read_rates(self.optimizer)
+
+    def _factor(
+        self, step: int, pct_start: float, div_factor: float, final_div_factor: float
+    ) -> float:
+        """The planned rate at a step relative to max_lr, the same for all groups."""
+        return functional.one_cycle(
+            step,
+            self.total_steps,
+            pct_start=pct_start,
+            anneal_strategy=self._anneal_func_type,
+            div_factor=div_factor,
+            final_div_factor=final_div_factor,
+            three_phase=len(self._schedule_phases) == 3,
+        )
+
+
+def _checked_rates(
+    optimizer: torch.optim.Optimizer, spread_ratio: float | Sequence[float]
+) -> list[LearningRate]:
+    checks.instance("optimizer", optimizer, torch.optim.Optimizer)
+    count = len(optimizer.param_groups)
+    ratios = spread_ratio if isinstance(spread_ratio, list | tuple) else [spread_ratio] * count
+    if len(ratios) != count:
+        raise InvalidValueError(
+            f"spread_ratio must be a number or one for each of the {count} parameter groups, got "
+            f"{len(ratios)} values"
+        )
+    rates = [LearningRate(group, spread_ratio=ratio) for group, ratio in enumerate(ratios)]
+    for rate in rates:
+        rate.check(optimizer)
+    return rates
+
+
+def _read_rates(optimizer: torch.optim.Optimizer) -> list[Value]:
+    rates = (group["lr"] for group in optimizer.param_groups)
+    return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
+
+
+def _warn_of_late_start(warmup_steps: int, total_steps: int) -> None:
+    warnings.warn(
+        f"auto_lr never starts, because warmup_steps={warmup_steps} is not below total_steps="
+        f"{total_steps}; lower warmup_steps",
+        HDETWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,161 @@
+"""The values in force: shared base values, who moves them, and what each replica makes of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hdet import checks
+from hdet.assignment import Assignment
+from hdet.controllers import AbstractController
+from hdet.errors import InvalidTypeError, InvalidValueError
+from hdet.hyperparameters import AbstractHyperparameter
+from hdet.plan import AbstractPlan, Value
+
+
+class Values:
+    """Base values: the plan's until the controller's first step, the controller's from then on.
+
+    Args:
+        optimizer: where values are read and written.
+        hyperparameters: what varies.
+        plan: the values if nobody explored.
+        controller: moves the base values.
+        assignment: who has which multiplier.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        hyperparameters: Sequence[AbstractHyperparameter],
+        plan: AbstractPlan,
+        controller: AbstractController,
+        assignment: Assignment,
+    ) -> None:
+        self._optimizer = optimizer
+        self._hyperparameters = hyperparameters
+        self._plan = plan
+        self._controller = controller
+        self._assignment = assignment
+        self._states = [controller.init() for _ in hyperparameters]
+        self._controlled = False
+        self._base: list[Value] = list(plan.values(0))
+
+    @property
+    def base(self) -> list[float]:
+        """The base values as numbers; waits for the device if they are tensors on one."""
+        return [float(value) for value in self._base]
+
+    def refresh(self, step: int) -> None:
+        """Move on to the values of ``step``."""
+        if self._controlled:
+            return
+        start = self._controller.start_step
+        if start is None or step < start or step == 0:
+            self._base = list(self._plan.values(step))
+        else:
+            # S_warm inside a cycle: the value in use is held until the controller first speaks.
+            self._take_over()
+
+    def seek(self, step: int) -> None:
+        """Jump to a step: where the plan is in charge its value there, else the one in use."""
+        if not self._controlled:
+            self._base = list(self._plan.values(step))
+
+    def of(self, replica: int | None) -> list[Value]:
+        """A replica's values (Eq. 1); None is the base point."""
+        return [
+            base if multiplier == 1.0 else base * multiplier
+            for base, multiplier in zip(
+                self._base, self._assignment.multipliers(replica), strict=True
+            )
+        ]
+
+    def write(self, replica: int | None) -> None:
+        """Write a replica's values into the optimiser."""
+        for hyperparameter, value in zip(self._hyperparameters, self.of(replica), strict=True):
+            hyperparameter.write(self._optimizer, value)
+
+    def stand_in_optimizer(self, replica: int | None) -> bool:
+        """Whether the optimiser holds a replica's values, to float32's rounding."""
+        return all(
+            math.isclose(float(h.read(self._optimizer)), float(value), rel_tol=1e-6)
+            for h, value in zip(self._hyperparameters, self.of(replica), strict=True)
+        )
+
+    def control(self, step: int, losses: Sequence[float]) -> None:
+        """Move each base value by what the replicas with a finite loss say (Eqs. 4-8)."""
+        start = self._controller.start_step
+        if start is None or step < start:
+            return
+        self._take_over()
+        heard = [replica for replica, loss in enumerate(losses) if math.isfinite(loss)]
+        losses_R = torch.tensor([losses[replica] for replica in heard], dtype=torch.float64)
+        values = [self.of(replica) for replica in heard]
+        moved_H: list[Value] = []
+        for index, base in enumerate(self._base):
+            values_R = torch.tensor([own[index] for own in values], dtype=torch.float64)
+            self._states[index], moved = self._controller.update(
+                self._states[index], float(base), values_R, losses_R
+            )
+            low, high = self._hyperparameters[index].bounds
+            moved_H.append(min(max(moved, low), high))
+        self._base = moved_H
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain types, by name of the hyperparameter."""
+        return {
+            "controlled": self._controlled,
+            "hyperparameters": {
+                h.name: {"base": base, **state}
+                for h, base, state in zip(
+                    self._hyperparameters, self.base, self._states, strict=True
+                )
+            },
+            "plan": self._plan.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore; a state of other hyperparameters changes nothing and raises."""
+        entries = state["hyperparameters"]
+        names = [h.name for h in self._hyperparameters]
+        if sorted(entries) != sorted(names):
+            raise InvalidValueError(
+                f"state must hold the hyperparameters {sorted(names)}, got {sorted(entries)}; "
+                "build the ensemble as it was when the state was saved"
+            )
+        keys = self._controller.init()
+        states = [{key: float(entries[name][key]) for key in keys} for name in names]
+        base = [float(entries[name]["base"]) for name in names]
+        self._plan.load_state_dict(state["plan"])
+        self._states = states
+        self._base = list(base)
+        self._controlled = bool(state["controlled"])
+
+    def _take_over(self) -> None:
+        """From S_warm on the base value is the controller's; it starts from the value in use."""
+        if not self._controlled:
+            self._base = list(self.base)
+            self._controlled = True
+
+
+def checked_hyperparameters(
+    hyperparameters: Any, optimizer: torch.optim.Optimizer
+) -> tuple[AbstractHyperparameter, ...]:
+    """The hyperparameters, if there are some, each can be written, and none comes twice."""
+    if not isinstance(hyperparameters, list | tuple) or len(hyperparameters) == 0:
+        raise InvalidTypeError(
+            "hyperparameters must be a non-empty list, for example "
+            f"[hdet.LearningRate(0, spread_ratio=1/9)], got {hyperparameters!r}"
+        )
+    for hyperparameter in hyperparameters:
+        checks.instance("each of hyperparameters", hyperparameter, AbstractHyperparameter)
+        hyperparameter.check(optimizer)
+    names = [hyperparameter.name for hyperparameter in hyperparameters]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidValueError(f"hyperparameters must be different, got {twice} more than once")
+    return tuple(hyperparameters)

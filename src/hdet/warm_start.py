@@ -1,0 +1,81 @@
+"""The warm noisy start (Eq. 10): replicas that leave a checkpoint in different directions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+
+from hdet import checks, functional
+from hdet.errors import InvalidTypeError, InvalidValueError
+from hdet.replicas import AbstractReplicas, resolve
+
+
+def warm_start_(
+    model: torch.nn.Module,
+    noise_scale: float = 0.01,
+    seed: int = 0,
+    replicas: AbstractReplicas | None = None,
+    *,
+    per_tensor: bool = False,
+) -> None:
+    r"""Eq. 10: $\theta_r = \theta_0 + \epsilon$, $\epsilon \sim N(0, \nu^2 \|\theta_0\|^2 / d)$.
+
+    In place; call it once, after loading a checkpoint. Each replica gets its own noise from a generator keyed
+    by (seed, replica, parameter); nobody else's random state is read or moved. Frozen parameters
+    (``requires_grad=False``) are left alone and do not count in the norm, because converge skips
+    them.
+
+    Args:
+        model: whose parameters to perturb.
+        noise_scale: nu, at least 0; the paper uses 0.01.
+        seed: keys the noise; the same on all replicas.
+        replicas: the same object that the scheduler gets, or None for the default process group.
+        per_tensor: use each tensor's own norm and size in place of the global ones, so that small
+            tensors (biases, norms) are not drowned by noise scaled to the whole model.
+    """
+    checks.instance("model", model, torch.nn.Module)
+    noise_scale = checks.real("noise_scale", noise_scale, low=0.0)
+    seed = checks.integer("seed", seed, minimum=-(2**63))
+    checks.boolean("per_tensor", per_tensor)
+    params = [param for param in model.parameters() if param.requires_grad and param.numel() > 0]
+    if not params:
+        raise InvalidValueError("model must have parameters that require a gradient, got none")
+    if any(hasattr(param, "device_mesh") for param in params):
+        raise InvalidTypeError(
+            "warm_start_ needs whole parameters, got DTensors; call it before fully_shard()"
+        )
+    stds = _stds(params, noise_scale, per_tensor=per_tensor)
+
+    def noise(replica: int, index: int, param: torch.Tensor) -> torch.Tensor:
+        generator = torch.Generator(device=param.device)
+        generator.manual_seed(_key(seed, replica, index))
+        # Drawn in float32 at least: narrower generators have a coarse tail.
+        dtype = torch.float32 if param.dtype.itemsize < 4 else param.dtype
+        draw = torch.randn(param.shape, generator=generator, device=param.device, dtype=dtype)
+        return draw.mul_(stds[index]).to(param.dtype)
+
+    with torch.no_grad():
+        resolve(replicas, explores=False).perturb_(params, noise)
+
+
+def _stds(params: Sequence[torch.Tensor], noise_scale: float, *, per_tensor: bool) -> list[float]:
+    norms = [float(torch.linalg.vector_norm(_wide(param.detach()))) for param in params]
+    sizes = [param.numel() for param in params]
+    if per_tensor:
+        return [
+            functional.warm_noise_std(norm, size, noise_scale)
+            for norm, size in zip(norms, sizes, strict=True)
+        ]
+    global_norm = float(torch.linalg.vector_norm(torch.tensor(norms, dtype=torch.float64)))
+    return [functional.warm_noise_std(global_norm, sum(sizes), noise_scale)] * len(params)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
+
+
+def _key(seed: int, replica: int, index: int) -> int:
+    text = f"hdet warm start {seed} {replica} {index}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
