@@ -128,6 +128,16 @@ class Ensemble:
         names = [h.name for h in self.hyperparameters]
         return dict(zip(names, self._values.base, strict=True))
 
+    def replica_values(self, replica: int) -> dict[str, float]:
+        """A replica's value of each hyperparameter (Eq. 1), by name, on any replica."""
+        checks.integer("replica", replica, minimum=0)
+        if replica >= self.num_replicas:
+            raise InvalidValueError(f"replica must be below {self.num_replicas}, got {replica}")
+        names = [h.name for h in self.hyperparameters]
+        return {
+            name: float(v) for name, v in zip(names, self._values.of(replica), strict=True)
+        }
+
     @property
     def averages(self) -> bool:
         """Whether the replicas can come apart, so that converge has something to do."""

@@ -125,7 +125,8 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
             decay = functional.base_decay(
                 div_factor,
                 final_div_factor,
-                num_cycles=(self.total_steps - warmup_steps) / cycle_steps,
+                # With less than a cycle left, one converge at most is there to decay at.
+                num_cycles=max((self.total_steps - warmup_steps) / cycle_steps, 1.0),
                 literal=literal_decay,
                 start_ratio=self._factor(in_use, pct_start, div_factor, final_div_factor),
             )

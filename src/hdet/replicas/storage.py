@@ -52,7 +52,8 @@ class AbstractStorage(abc.ABC):
         ]
         self._params = [param for param, _ in members]
         self._groups = [index for _, index in members]
-        self._fork()
+        with torch.no_grad():
+            self._fork()
         self._forked = True
 
     @abc.abstractmethod
