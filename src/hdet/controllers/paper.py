@@ -112,7 +112,5 @@ class PaperController(AbstractController):
         )
         lowest = base * (1.0 - self.base_decay) * (1.0 - self.max_drop)
         if new_base < lowest:
-            # Only a velocity below zero gets here, so meta_lr is not zero.
-            velocity += (lowest - new_base) / self.meta_lr
-            new_base = lowest
+            velocity, new_base = 0.0, lowest
         return {"velocity": velocity}, new_base
