@@ -1,7 +1,7 @@
 """Real gloo processes for the tests: started once, given one function after another.
 
-Importing torch takes seconds, so the workers live as long as the test session. Each call initialises
-a fresh default process group of the size asked for and destroys it afterwards.
+Importing torch takes seconds, so the workers live as long as the test session. Each call
+initialises a fresh default process group of the size asked for and destroys it afterwards.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _serve(inbox: Any, outbox: Any) -> None:
                 )
             result = function(rank, *args)
             outbox.put((rank, True, result))
-        except BaseException:  # noqa: BLE001  # everything is reported to the test
+        except BaseException:  # everything is reported to the test
             outbox.put((rank, False, traceback.format_exc()))
         finally:
             if dist.is_initialized():

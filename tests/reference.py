@@ -93,8 +93,8 @@ def algorithm_1(
 ) -> list[list[list[float]]]:
     """Rates `[step][group][replica]` for steps 0 .. num_steps; no limit on a step, no bounds.
 
-    `warmup_steps=None` is auto-LR off. `losses(step, rates)` gives each replica's training loss at a
-    step, and `permutation(cycle, group)` Eq. 9's pi.
+    `warmup_steps=None` is auto-LR off. `losses(step, rates)` gives each replica's training loss at
+    a step, and `permutation(cycle, group)` Eq. 9's pi.
     """
     groups = range(len(max_lrs))
     rho = multipliers(n, alpha)
@@ -113,7 +113,13 @@ def algorithm_1(
             if in_charge:
                 if not gammas:
                     gammas = _gammas(
-                        eta_bar, max_lrs, total_steps, warmup_steps, cycle_steps, f_div, f_final,
+                        eta_bar,
+                        max_lrs,
+                        total_steps,
+                        warmup_steps,
+                        cycle_steps,
+                        f_div,
+                        f_final,
                         literal,
                     )
                 for g in groups:
@@ -153,9 +159,7 @@ def _gammas(
     if literal:
         return [gamma_literal(f_div, f_final, k) for _ in max_lrs]
     floors = [lr / (f_div * f_final) for lr in max_lrs]
-    return [
-        gamma_corrected(start, floor, k) for start, floor in zip(eta_bar, floors, strict=True)
-    ]
+    return [gamma_corrected(start, floor, k) for start, floor in zip(eta_bar, floors, strict=True)]
 
 
 def shared_gradient_sgd(
@@ -171,7 +175,8 @@ def shared_gradient_sgd(
     """Eqs. 2 and 3 for SGD with momentum: each replica's parameters after `num_steps`.
 
     `gradient(step, replica, theta)` is one replica's own; the mean of all is applied by each, with
-    its own rate `rates(step)[replica]`. At a multiple of `cycle_steps` parameters become their mean.
+    its own rate `rates(step)[replica]`. At a multiple of `cycle_steps` parameters become their
+    mean.
     """
     thetas = [list(start) for _ in range(n)]
     buffers = [[0.0 for _ in start] for _ in range(n)]

@@ -1,4 +1,4 @@
-"""Converge on real processes: what averages, in which precision, and that nothing moves in memory."""
+"""Converge on real processes: what averages, how precisely, and that no memory moves."""
 
 from __future__ import annotations
 

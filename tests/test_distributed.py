@@ -409,15 +409,11 @@ def test_parameters_sharded_over_the_replicas_are_refused_and_hsdp_is_not(pool: 
 
 
 def test_local_gradients_converge_to_one_model_and_one_state(pool: Pool) -> None:
-    ranks = pool.run(
-        training.train_process, 3, "adam", 3, torch.float64, 35, False, "local", {}
-    )
+    ranks = pool.run(training.train_process, 3, "adam", 3, torch.float64, 35, False, "local", {})
     for found in ranks:
         assert torch.equal(found["converged"], ranks[0]["converged"])
         assert not torch.equal(found["replica"], found["converged"])
-    shared = pool.run(
-        training.train_process, 3, "adam", 3, torch.float64, 35, False, "shared", {}
-    )
+    shared = pool.run(training.train_process, 3, "adam", 3, torch.float64, 35, False, "shared", {})
     assert not torch.allclose(shared[0]["converged"], ranks[0]["converged"], rtol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Every bad input has its own line: the argument, the allowed range, the value received, the remedy.
+"""Every bad input has its line: argument, allowed range, value received, remedy.
 
 Errors that need several processes are in test_distributed.py and test_converge.py.
 """
@@ -69,7 +69,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         VALUE,
         r"num_replicas must be an integer >= 1, got 0",
     ),
-    "multipliers of half a replica": (lambda: F.spread_multipliers(1.5, 0.1), TYPE, r"1\.5 \(float\)"),  # type: ignore[arg-type]
+    "multipliers of half a replica": (
+        lambda: F.spread_multipliers(1.5, 0.1),
+        TYPE,
+        r"1\.5 \(float\)",
+    ),  # type: ignore[arg-type]
     "multipliers of True": (lambda: F.spread_multipliers(True, 0.1), TYPE, r"True \(bool\)"),
     "negative spread": (lambda: F.spread_multipliers(2, -0.1), VALUE, r"in \[0, inf\], got -0\.1"),
     "NaN spread": (lambda: F.spread_multipliers(2, NAN), VALUE, "spread_ratio.*got nan"),
@@ -89,7 +93,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         VALUE,
         "losses_R must be finite.*leave out",
     ),
-    "losses of two dimensions": (lambda: F.softmax_weights(torch.ones(2, 2), 0.1), VALUE, r"\(2, 2\)"),
+    "losses of two dimensions": (
+        lambda: F.softmax_weights(torch.ones(2, 2), 0.1),
+        VALUE,
+        r"\(2, 2\)",
+    ),
     "no losses": (lambda: F.softmax_weights(torch.ones(0), 0.1), VALUE, "at least one"),
     "losses as text": (lambda: F.softmax_weights("abc", 0.1), TYPE, "losses_R.*'abc'"),  # type: ignore[arg-type]
     "weights of another length": (
@@ -126,7 +134,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
     "div_factor of zero": (lambda: F.base_decay(0, 1e4, 5), VALUE, r"div_factor.*\(0, inf\]"),
     "negative final_div_factor": (lambda: F.base_decay(25, -1, 5), VALUE, "final_div_factor"),
     "decay over no cycles": (lambda: F.base_decay(25, 1e4, 0), VALUE, "num_cycles"),
-    "start ratio of zero": (lambda: F.base_decay(25, 1e4, 5, start_ratio=0.0), VALUE, "start_ratio"),
+    "start ratio of zero": (
+        lambda: F.base_decay(25, 1e4, 5, start_ratio=0.0),
+        VALUE,
+        "start_ratio",
+    ),
     "negative norm": (lambda: F.warm_noise_std(-1, 5, 0.01), VALUE, "param_norm"),
     "no parameters": (lambda: F.warm_noise_std(1, 0, 0.01), VALUE, "num_params"),
     "negative noise": (lambda: F.warm_noise_std(1, 5, -0.01), VALUE, "noise_scale"),
@@ -157,7 +169,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         "each of the 2 parameter groups, got 1 values",
     ),
     "spread of None": (lambda: one_cycle(spread_ratio=None), TYPE, r"None \(NoneType\)"),
-    "cycle of no steps": (lambda: one_cycle(cycle_steps=0), VALUE, "cycle_steps must be an integer >= 1"),
+    "cycle of no steps": (
+        lambda: one_cycle(cycle_steps=0),
+        VALUE,
+        "cycle_steps must be an integer >= 1",
+    ),
     "cycle of 2.5 steps": (lambda: one_cycle(cycle_steps=2.5), TYPE, r"2\.5 \(float\)"),
     "auto_lr as text": (lambda: one_cycle(auto_lr="yes"), TYPE, "auto_lr must be True or False"),
     "literal_decay as number": (lambda: one_cycle(literal_decay=1), TYPE, "literal_decay"),
@@ -168,7 +184,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
     "replicas as a number": (
         lambda: one_cycle(replicas=8),
         TYPE,
-        r"replicas must be an instance of AbstractReplicas, got 8 \(int\); pass hdet\.DistributedReplicas",
+        r"replicas must be an instance of AbstractReplicas, got 8 \(int\); pass hdet\.Distributed",
     ),
     "seed as text": (lambda: one_cycle(seed="a"), TYPE, "seed must be an integer"),
     "model as text": (lambda: one_cycle(model="net"), TYPE, "model must be an instance of Module"),
@@ -194,7 +210,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         VALUE,
         r"4 values, one for each replica, got shape \(\).*torch\.stack",
     ),
-    "a list of vectors": (lambda: stepped(virtual(), [torch.ones(2)] * 4), VALUE, "each loss must be"),
+    "a list of vectors": (
+        lambda: stepped(virtual(), [torch.ones(2)] * 4),
+        VALUE,
+        "each loss must be",
+    ),
     "three losses for four replicas": (
         lambda: stepped(virtual(), [1.0, 1.0, 1.0]),
         VALUE,
@@ -244,7 +264,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
     "bounds that are one number": (lambda: hdet.LearningRate(bounds=0.1), VALUE, "pair"),  # type: ignore[arg-type]
     "bounds upside down": (lambda: hdet.LearningRate(bounds=(1.0, 0.1)), VALUE, "low < high"),
     "bounds of NaN": (lambda: hdet.LearningRate(bounds=(NAN, 1.0)), VALUE, "low < high"),
-    "negative bounds": (lambda: hdet.LearningRate(bounds=(-1.0, 1.0)), VALUE, "must not be negative"),
+    "negative bounds": (
+        lambda: hdet.LearningRate(bounds=(-1.0, 1.0)),
+        VALUE,
+        "must not be negative",
+    ),
     "total_steps of zero": (lambda: ensemble(total_steps=0), VALUE, "total_steps"),
     "a controller that is a class": (
         lambda: ensemble(controller=hdet.PaperController),
@@ -271,7 +295,12 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         "ensemble's own optimizer",
     ),
     "a step too many": (
-        lambda: [ensemble_ for ensemble_ in [ensemble(total_steps=1)] for _ in range(2) if stepped(ensemble_)],
+        lambda: [
+            ensemble_
+            for ensemble_ in [ensemble(total_steps=1)]
+            for _ in range(2)
+            if stepped(ensemble_)
+        ],
         USAGE,
         "called 2 times, and total_steps is 1",
     ),
@@ -281,7 +310,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         VALUE,
         "version 99",
     ),
-    "a state that is a list": (lambda: ensemble().load_state_dict([]), VALUE, "list of version None"),
+    "a state that is a list": (
+        lambda: ensemble().load_state_dict([]),
+        VALUE,
+        "list of version None",
+    ),
     "a state of other hyperparameters": (
         lambda: ensemble(
             optimizer=sgd(groups=2), hyperparameters=[hdet.LearningRate(1)]
@@ -304,14 +337,22 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         "divide evenly over 4 replicas, got 6 examples.*drop_last",
     ),
     "an empty batch": (lambda: list(virtual().fan_out(torch.ones(0, 2))), VALUE, "got 0 examples"),
-    "a batch without a tensor": (lambda: list(virtual().fan_out(["a"])), TYPE, "at least one tensor"),
+    "a batch without a tensor": (
+        lambda: list(virtual().fan_out(["a"])),
+        TYPE,
+        "at least one tensor",
+    ),
     "a batch of two sizes": (
         lambda: list(virtual().fan_out((torch.ones(8), torch.ones(4)))),
         VALUE,
         r"\[\(4,\), \(8,\)\]",
     ),
     # ------------------------------------------------------------ warm start
-    "a warm start of nothing": (lambda: hdet.warm_start_(None), TYPE, "model must be an instance of Module"),  # type: ignore[arg-type]
+    "a warm start of nothing": (
+        lambda: hdet.warm_start_(None),
+        TYPE,
+        "model must be an instance of Module",
+    ),  # type: ignore[arg-type]
     "a warm start of a frozen model": (
         lambda: hdet.warm_start_(nn.Linear(1, 1).requires_grad_(False)),
         VALUE,
@@ -322,7 +363,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         VALUE,
         "noise_scale",
     ),
-    "a warm start of a text seed": (lambda: hdet.warm_start_(nn.Linear(1, 1), seed="a"), TYPE, "seed"),  # type: ignore[arg-type]
+    "a warm start of a text seed": (
+        lambda: hdet.warm_start_(nn.Linear(1, 1), seed="a"),
+        TYPE,
+        "seed",
+    ),  # type: ignore[arg-type]
     "a warm start with per_tensor as a number": (
         lambda: hdet.warm_start_(nn.Linear(1, 1), per_tensor=1),  # type: ignore[arg-type]
         TYPE,
@@ -339,7 +384,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         VALUE,
         r"max_drop.*\(0, 1\), got 1\.0",
     ),
-    "a controller with a decay of two": (lambda: hdet.PaperController(base_decay=2), VALUE, "base_decay"),
+    "a controller with a decay of two": (
+        lambda: hdet.PaperController(base_decay=2),
+        VALUE,
+        "base_decay",
+    ),
 }
 
 

@@ -59,9 +59,7 @@ def test_virtual_replicas_equal_processes(
     assert max(errors) <= TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize(
-    "optimizer", sorted(set(training.OPTIMIZERS) - {"sgd", "adam", "adamw"})
-)
+@pytest.mark.parametrize("optimizer", sorted(set(training.OPTIMIZERS) - {"sgd", "adam", "adamw"}))
 def test_virtual_replicas_equal_processes_for_every_optimizer(pool: Pool, optimizer: str) -> None:
     errors = compare(pool, optimizer, 3, torch.float64)
     assert max(errors) <= TOLERANCE[torch.float64]

@@ -31,9 +31,7 @@ def optimizer_of(
 
 
 def group_view(optimizer: torch.optim.Optimizer) -> list[tuple[Any, ...]]:
-    return [
-        (float(g["lr"]), g.get("momentum"), g.get("betas")) for g in optimizer.param_groups
-    ]
+    return [(float(g["lr"]), g.get("momentum"), g.get("betas")) for g in optimizer.param_groups]
 
 
 CONFIGURATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -300,8 +298,8 @@ class TestAlgorithm1:
                 cycle_steps=cycle,
                 temperature=0.02,
                 literal_decay=literal,
-                # A floor 20 times down: from 250 000 times down within four cycles, Eq. 7 as printed
-                # goes below zero, and there the library departs from it.
+                # A floor 20 times down: from 250 000 times down within four cycles, Eq. 7 as
+                # printed goes below zero, and there the library departs from it.
                 div_factor=4.0,
                 final_div_factor=5.0,
                 **control,

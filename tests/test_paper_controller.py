@@ -101,7 +101,7 @@ def test_base_values_stay_within_bounds(low: float, high: float, expected: float
 
 
 def test_the_better_replicas_pull_the_rate_their_way() -> None:
-    """A closed loop: the loss of a cycle is lowest at a rate of 0.5, and the base value gets there."""
+    """A closed loop: a cycle's loss is lowest at a rate of 0.5, and the base value gets there."""
     for start in (0.1, 1.5):
         controller = hdet.PaperController(temperature=0.002, meta_lr=0.5)
         state, base = controller.init(), start

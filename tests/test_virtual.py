@@ -64,9 +64,14 @@ class TestSwapping:
 
     def test_replicas_lie_on_a_line_around_the_base_point(self) -> None:
         model, opt = training.build("sgd", torch.float64)
-        ensemble = ensemble_of(opt, 3, hyperparameters=[
-            hdet.LearningRate(0, spread_ratio=0.5), hdet.LearningRate(1, spread_ratio=0.5)
-        ])
+        ensemble = ensemble_of(
+            opt,
+            3,
+            hyperparameters=[
+                hdet.LearningRate(0, spread_ratio=0.5),
+                hdet.LearningRate(1, spread_ratio=0.5),
+            ],
+        )
         start = training.flat(model)
         one_step(ensemble, model, torch.randn(6, 5).double())
         base = training.flat(model)
@@ -176,7 +181,7 @@ class TestStorage:
 
     @pytest.mark.parametrize("cycle_steps", [10, 40])
     def test_the_bend_of_weight_decay_is_second_order(self, cycle_steps: int) -> None:
-        """The documented error of `exact=False`: O((rate * decay * T)^2), here about 1e-4 at most."""
+        """The documented error of `exact=False`: O((rate * decay * T)^2)."""
         settings: dict[str, Any] = {"cycle_steps": cycle_steps, "auto_lr": False}
         exact = training.train_virtual("adamw", 3, torch.float64, 40, **settings)
         line = training.train_virtual("adamw", 3, torch.float64, 40, exact=False, **settings)
@@ -252,7 +257,9 @@ class TestFaults:
         ensemble.converge()
         assert bool(torch.isfinite(training.flat(model)).all())
         assert all(
-            bool(torch.isfinite(value).all()) for own in opt.state.values() for value in own.values()
+            bool(torch.isfinite(value).all())
+            for own in opt.state.values()
+            for value in own.values()
         )
 
     def test_all_replicas_bad_says_so(self) -> None:

@@ -67,7 +67,9 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
 def instance(name: str, value: Any, kind: type, *, remedy: str = "") -> Any:
     """Return ``value``, if it is an instance of ``kind``."""
     if not isinstance(value, kind):
-        raise InvalidTypeError(_line(f"{name} must be an instance of {kind.__name__}", value, remedy))
+        raise InvalidTypeError(
+            _line(f"{name} must be an instance of {kind.__name__}", value, remedy)
+        )
     return value
 
 

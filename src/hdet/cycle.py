@@ -134,9 +134,7 @@ class Ensemble:
         if replica >= self.num_replicas:
             raise InvalidValueError(f"replica must be below {self.num_replicas}, got {replica}")
         names = [h.name for h in self.hyperparameters]
-        return {
-            name: float(v) for name, v in zip(names, self._values.of(replica), strict=True)
-        }
+        return {name: float(v) for name, v in zip(names, self._values.of(replica), strict=True)}
 
     @property
     def averages(self) -> bool:

@@ -170,9 +170,8 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
 
         Args:
             loss: this step's training loss on this replica; with virtual replicas one for each.
-            Needed
-                with ``auto_lr`` and not waited for. An ``int`` is read as PyTorch's deprecated
-                positional ``epoch``.
+                Needed with ``auto_lr`` and not waited for. An ``int`` is read as PyTorch's
+                deprecated positional ``epoch``.
             epoch: PyTorch's deprecated way to jump to a step.
         """
         if isinstance(loss, int) and not isinstance(loss, bool):

@@ -22,10 +22,10 @@ def warm_start_(
 ) -> None:
     r"""Eq. 10: $\theta_r = \theta_0 + \epsilon$, $\epsilon \sim N(0, \nu^2 \|\theta_0\|^2 / d)$.
 
-    In place; call it once, after loading a checkpoint. Each replica gets its own noise from a generator keyed
-    by (seed, replica, parameter); nobody else's random state is read or moved. Frozen parameters
-    (``requires_grad=False``) are left alone and do not count in the norm, because converge skips
-    them.
+    In place; call it once, after loading a checkpoint. Each replica gets its own noise from a
+    generator keyed by (seed, replica, parameter); nobody else's random state is read or moved.
+    Frozen parameters (``requires_grad=False``) are left alone and do not count in the norm,
+    because converge skips them.
 
     Args:
         model: whose parameters to perturb.

@@ -17,12 +17,12 @@ class PaperController(AbstractController):
     base was high outlives the decay; with pure noise for a signal and a spread of 1/2 it takes 74 %
     of the runs to a rate of zero or below. Every other update is Eq. 7 to the last bit.
     (Rejected: a velocity relative to the base, which is positive by construction but changes every
-    update; a fixed floor, which needs a number from the user.)
+    update; a fixed floor, which needs a number from the user; cutting the velocity to what was
+    done, which asks for the same fall again in each cycle that follows.)
 
     Args:
         start_step: S_warm, the step from which on the base value is the controller's. It starts
-        from
-            the value in use at that moment.
+            from the value in use at that moment.
         temperature: sigma of Eq. 4, in units of the loss.
         meta_lr: lambda of Eq. 7.
         meta_momentum: beta of Eq. 7.
@@ -65,30 +65,6 @@ class PaperController(AbstractController):
 
     def init(self) -> dict[str, float]:
         """A velocity of 0."""
-        return {"velocity": 0.0}
-
-    def update(
-        self,
-        state: dict[str, float],
-        base: float,
-        values_R: torch.Tensor,
-        losses_R: torch.Tensor,
-    ) -> tuple[dict[str, float], float]:
-        """Eqs. 4-7, then the limit; a cycle without a usable loss prefers nothing."""
-        delta = 0.0
-        if len(losses_R) > 0:
-            delta = hypergradient(values_R, softmax_weights(losses_R, self.temperature))
-        velocity, new_base = meta_update(
-            state["velocity"],
-            delta,
-            base,
-            meta_momentum=self.meta_momentum,
-            meta_lr=self.meta_lr,
-            base_decay=self.base_decay,
-        )
-        lowest = base * (1.0 - self.base_decay) * (1.0 - self.max_drop)
-        if new_base < lowest:
-            velocity, new_base = 0.0, lowest
         return {"velocity": 0.0}
 
     def update(

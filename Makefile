@@ -1,0 +1,54 @@
+# Every target makes its own virtual environment first; nothing needs root, a GPU or a data download.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Named together with whatever needs it, so that the CPU build can serve; see constraints.txt.
+TORCH ?= torch==2.13.0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-fast check lint format type docs bench clean
+
+help:            ## list the targets
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.installed ## make the virtual environment and install hdet with all its tools
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH) -e '.[dev]'
+	touch $@
+
+demo: setup      ## train a small language model with HDET next to plain OneCycleLR (one minute)
+	$(BIN)/hdet demo
+
+test: setup      ## run all tests, and refuse less than 95 % coverage by branch
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q --durations=10
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --fail-under=95
+
+test-fast: setup ## run the tests that start no processes
+	$(BIN)/python -m pytest -q -m 'not distributed and not slow'
+
+check: lint type docs ## lint, formatting, types, spelling and a strict build of the documentation
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs src tests benchmarks examples
+
+format: setup    ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+type: setup
+	$(BIN)/mypy
+
+docs: setup      ## build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: setup     ## measure step() and converge() against their baselines
+	$(BIN)/python -m benchmarks
+
+clean:           ## remove everything that the other targets made
+	rm -rf $(VENV) build dist site .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,186 @@
+"""What the documentation shows runs: its code blocks, the examples, the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hdet
+from hdet import cli
+from hdet.cli import byte_model
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md"))]
+
+
+def blocks_of(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+BLOCKS = [(page, index) for page in PAGES for index in range(len(blocks_of(page)))]
+
+
+def namespace() -> dict[str, Any]:
+    """What the text around the blocks takes for granted."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+    return {
+        "torch": torch,
+        "hdet": hdet,
+        "S": 24,
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-3),
+        "loader": [torch.randn(16, 4) for _ in range(12)],
+        "loss_fn": lambda net, batch: net(batch).pow(2).mean(),
+    }
+
+
+@pytest.mark.parametrize(("page", "index"), BLOCKS)
+def test_code_block_runs(page: str, index: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hdet.HDETWarning)  # one process has no spread
+        exec(compile(blocks_of(page)[index], f"{page}[{index}]", "exec"), namespace())
+
+
+def test_the_readme_names_its_commands_and_stays_short() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "make demo" in text
+    assert "make test" in text
+    assert len(text.splitlines()) <= 150
+
+
+def run_python(*arguments: str, **environment: str) -> str:
+    result = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_one_gpu_example_learns() -> None:
+    losses = re.findall(r"loss ([\d.]+)", run_python("examples/one_gpu.py"))
+    assert float(losses[-1]) < float(losses[0])
+
+
+@pytest.mark.distributed
+def test_the_ddp_example_runs_under_torchrun() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shown = run_python(
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        f"--master-port={port}",
+        "examples/ddp.py",
+        OMP_NUM_THREADS="1",
+    )
+    assert re.search(r"loss [\d.]+, base rate [\d.e-]+", shown)
+
+
+SMALL = ["demo", "--steps", "4", "--replicas", "2", "--sequences", "1", "--cycle-steps", "2"]
+
+
+def test_the_demo_prints_both_losses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(SMALL) == 0
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"OneCycleLR .*\d\.\d{4} .*\d\.\d{4}", shown)) == 2
+    assert "same batches" in shown
+
+
+def test_the_demo_runs_with_one_replica(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.warns(hdet.HDETWarning, match="single replica"):
+        assert cli.main([*SMALL, "--replicas", "1"]) == 0
+    assert "OneCycleLR" in capsys.readouterr().out
+
+
+def test_without_a_spread_both_demos_are_the_same_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*SMALL, "--spread", "0", "--replicas", "1"]) == 0
+    numbers = re.findall(r"(\d\.\d{4}) .*?(\d\.\d{4})", capsys.readouterr().out)
+    assert numbers[0] == numbers[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--steps", "0"], "--steps must be an integer >= 1"), (["--spread", "1.5"], "spread_ratio")],
+)
+def test_the_command_fails_in_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["demo", *arguments]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("hdet demo: ")
+    assert message in shown
+    assert len(shown.splitlines()) == 1
+
+
+def test_wrong_usage_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["dance"], ["demo", "--steps", "many"]):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert caught.value.code == 2
+    assert "usage: hdet" in capsys.readouterr().err
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, expected in (
+        (["demo", "--help"], "--max-lr"),
+        (["--version"], hdet.__version__),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert caught.value.code == 0
+        assert expected in capsys.readouterr().out
+
+
+def test_an_interrupt_is_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(max_bytes: int) -> Any:
+        raise KeyboardInterrupt(max_bytes)
+
+    monkeypatch.setattr("hdet.cli.demo.corpus", interrupted)
+    assert cli.main(["demo"]) == 1
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert cli.main(["demo"]) == 1
+    assert "hdet[cli]" in capsys.readouterr().err
+
+
+def test_an_interpreter_without_sources_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
+    with pytest.raises(hdet.errors.UsageError, match="found 0 files"):
+        byte_model.corpus(1000)
+
+
+def test_the_corpus_keeps_validation_apart() -> None:
+    train, validation = byte_model.corpus(300_000)
+    assert bytes(validation[:200].tolist()) not in bytes(train.tolist())
+    drawn = byte_model.draw(train, 3, 16, seed=1)
+    assert drawn.shape == (3, 17)
+    assert torch.equal(drawn, byte_model.draw(train, 3, 16, seed=1))
+
+
+def test_python_dash_m_works() -> None:
+    assert "hdet" in run_python("-m", "hdet", "--version")
