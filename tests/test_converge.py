@@ -234,7 +234,7 @@ def count_messages(rank: int, weight_decay: float) -> int:
     replicas = hdet.DistributedReplicas()
     sent: list[int] = []
     send = replicas.all_reduce
-    replicas.all_reduce = lambda flat: (sent.append(flat.numel()), send(flat))[1]  # type: ignore[method-assign]
+    replicas.all_reduce = lambda flat: (sent.append(flat.numel()), send(flat))[1]
     ensemble = hdet.Ensemble(
         optimizer,
         hyperparameters=[hdet.LearningRate(0, spread_ratio=0.5)],

@@ -136,7 +136,7 @@ def switched_off(rank: int) -> tuple[bool, int]:
     param, optimizer = one_parameter(float(rank))
     replicas = hdet.DistributedReplicas()
     calls = []
-    replicas.all_reduce = lambda flat: calls.append(flat)  # type: ignore[method-assign, assignment]
+    replicas.all_reduce = lambda flat: calls.append(flat)
     scheduler = scheduler_of(optimizer, spread_ratio=0.0, replicas=replicas)
     state = torch.get_rng_state()
     for _ in range(20):
@@ -159,7 +159,7 @@ def train_with_fault(
 ) -> dict[str, Any]:
     records: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: records.append(record.getMessage())
     logger = logging.getLogger("hdet")
     logger.addHandler(handler)
     param, optimizer = one_parameter()
@@ -356,7 +356,7 @@ def on_a_mesh(rank: int) -> tuple[list[float], list[str]]:
     messages = []
     for bad in ({"mesh": mesh}, {"mesh": mesh["shard"], "process_group": dist.group.WORLD}):
         try:
-            hdet.DistributedReplicas(**bad)  # type: ignore[arg-type]  # wrong on purpose
+            hdet.DistributedReplicas(**bad)
         except hdet.HDETError as error:
             messages.append(str(error))
     param, optimizer = one_parameter(float(rank))

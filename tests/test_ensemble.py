@@ -215,7 +215,7 @@ def test_a_controller_and_a_signal_of_the_users_own() -> None:
         def needs_loss(self) -> bool:
             return False
 
-        def observe(self, losses_L: torch.Tensor) -> None:  # noqa: ARG002
+        def observe(self, losses_L: torch.Tensor) -> None:
             raise AssertionError("nothing is observed")
 
         def measure(self, num_local: int, device: torch.device) -> torch.Tensor:

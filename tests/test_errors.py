@@ -73,12 +73,12 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         lambda: F.spread_multipliers(1.5, 0.1),
         TYPE,
         r"1\.5 \(float\)",
-    ),  # type: ignore[arg-type]
+    ),
     "multipliers of True": (lambda: F.spread_multipliers(True, 0.1), TYPE, r"True \(bool\)"),
     "negative spread": (lambda: F.spread_multipliers(2, -0.1), VALUE, r"in \[0, inf\], got -0\.1"),
     "NaN spread": (lambda: F.spread_multipliers(2, NAN), VALUE, "spread_ratio.*got nan"),
-    "spread as text": (lambda: F.spread_multipliers(2, "0.1"), TYPE, r"'0\.1' \(str\)"),  # type: ignore[arg-type]
-    "seed as float": (lambda: F.permutation(0.5, 0, 0, 2), TYPE, "seed"),  # type: ignore[arg-type]
+    "spread as text": (lambda: F.spread_multipliers(2, "0.1"), TYPE, r"'0\.1' \(str\)"),
+    "seed as float": (lambda: F.permutation(0.5, 0, 0, 2), TYPE, "seed"),
     "negative cycle": (lambda: F.permutation(0, -1, 0, 2), VALUE, "cycle must be an integer >= 0"),
     "negative index": (lambda: F.permutation(0, 0, -1, 2), VALUE, "index must be an integer >= 0"),
     "permutation of nobody": (lambda: F.permutation(0, 0, 0, 0), VALUE, "num_replicas"),
@@ -99,7 +99,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         r"\(2, 2\)",
     ),
     "no losses": (lambda: F.softmax_weights(torch.ones(0), 0.1), VALUE, "at least one"),
-    "losses as text": (lambda: F.softmax_weights("abc", 0.1), TYPE, "losses_R.*'abc'"),  # type: ignore[arg-type]
+    "losses as text": (lambda: F.softmax_weights("abc", 0.1), TYPE, "losses_R.*'abc'"),
     "weights of another length": (
         lambda: F.hypergradient(ONES, torch.ones(2)),
         VALUE,
@@ -154,7 +154,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
     "pct_start above one": (lambda: F.one_cycle(0, 10, pct_start=2), VALUE, "pct_start"),
     # ------------------------------------------------------------ OneCycleLR
     "not an optimizer": (
-        lambda: hdet.OneCycleLR("sgd", 0.1, total_steps=10),  # type: ignore[arg-type]
+        lambda: hdet.OneCycleLR("sgd", 0.1, total_steps=10),
         TYPE,
         r"optimizer must be an instance of Optimizer, got 'sgd' \(str\)",
     ),
@@ -239,7 +239,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
     ),
     # ------------------------------------------------------------ Ensemble
     "an ensemble of no optimizer": (
-        lambda: hdet.Ensemble(None, hyperparameters=[hdet.LearningRate()]),  # type: ignore[arg-type]
+        lambda: hdet.Ensemble(None, hyperparameters=[hdet.LearningRate()]),
         TYPE,
         "optimizer must be",
     ),
@@ -261,7 +261,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         r"\['lr/0'\] more than once",
     ),
     "a negative group": (lambda: hdet.LearningRate(-1), VALUE, "group must be an integer >= 0"),
-    "bounds that are one number": (lambda: hdet.LearningRate(bounds=0.1), VALUE, "pair"),  # type: ignore[arg-type]
+    "bounds that are one number": (lambda: hdet.LearningRate(bounds=0.1), VALUE, "pair"),
     "bounds upside down": (lambda: hdet.LearningRate(bounds=(1.0, 0.1)), VALUE, "low < high"),
     "bounds of NaN": (lambda: hdet.LearningRate(bounds=(NAN, 1.0)), VALUE, "low < high"),
     "negative bounds": (
@@ -324,8 +324,8 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
     ),
     # ------------------------------------------------------------ replicas
     "no virtual replicas": (lambda: hdet.VirtualReplicas(0), VALUE, "num_replicas"),
-    "virtual replicas of text": (lambda: hdet.VirtualReplicas("8"), TYPE, "num_replicas"),  # type: ignore[arg-type]
-    "exact as a number": (lambda: hdet.VirtualReplicas(2, exact=1), TYPE, "exact must be True"),  # type: ignore[arg-type]
+    "virtual replicas of text": (lambda: hdet.VirtualReplicas("8"), TYPE, "num_replicas"),
+    "exact as a number": (lambda: hdet.VirtualReplicas(2, exact=1), TYPE, "exact must be True"),
     "processes without a group": (
         hdet.DistributedReplicas,
         USAGE,
@@ -352,7 +352,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         lambda: hdet.warm_start_(None),
         TYPE,
         "model must be an instance of Module",
-    ),  # type: ignore[arg-type]
+    ),
     "a warm start of a frozen model": (
         lambda: hdet.warm_start_(nn.Linear(1, 1).requires_grad_(False)),
         VALUE,
@@ -367,9 +367,9 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         lambda: hdet.warm_start_(nn.Linear(1, 1), seed="a"),
         TYPE,
         "seed",
-    ),  # type: ignore[arg-type]
+    ),
     "a warm start with per_tensor as a number": (
-        lambda: hdet.warm_start_(nn.Linear(1, 1), per_tensor=1),  # type: ignore[arg-type]
+        lambda: hdet.warm_start_(nn.Linear(1, 1), per_tensor=1),
         TYPE,
         "per_tensor",
     ),
@@ -424,5 +424,5 @@ def test_a_refused_state_leaves_the_ensemble_as_it_was() -> None:
 
 def test_long_values_are_cut_in_messages() -> None:
     with pytest.raises(InvalidTypeError) as caught:
-        F.spread_multipliers("x" * 1000, 0.1)  # type: ignore[arg-type]
+        F.spread_multipliers("x" * 1000, 0.1)
     assert len(str(caught.value)) < 200

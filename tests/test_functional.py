@@ -224,7 +224,7 @@ class TestSchedules:
             max_lr=1.0,
             total_steps=total,
             pct_start=pct,
-            anneal_strategy=strategy,  # type: ignore[arg-type]  # parametrised
+            anneal_strategy=strategy,
             three_phase=three_phase,
             cycle_momentum=False,
         )

@@ -218,7 +218,7 @@ class TestSwitchedOff:
         scheduler = hdet.OneCycleLR(optimizer, 0.3, total_steps=10)
         optimizer.step()
         scheduler.step()
-        scheduler.get_last_lr()[0].fill_(9.0)  # type: ignore[union-attr]  # a tensor here
+        scheduler.get_last_lr()[0].fill_(9.0)
         for group, tensor in zip(optimizer.param_groups, tensors, strict=True):
             assert group["lr"] is tensor
             assert float(tensor) != 9.0

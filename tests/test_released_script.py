@@ -155,7 +155,7 @@ def test_there_is_a_final_average(pool: Pool) -> None:
 
 def batch_norm(rank: int) -> list[float]:
     model = nn.BatchNorm1d(2)
-    model.running_mean.fill_(rank)  # type: ignore[union-attr]  # a tensor in a norm that tracks
+    model.running_mean.fill_(rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = hdet.OneCycleLR(
         optimizer,
@@ -167,7 +167,7 @@ def batch_norm(rank: int) -> list[float]:
         model=model,
     )
     run(scheduler, 1)
-    return model.running_mean.tolist()  # type: ignore[union-attr, no-any-return]  # as above
+    return model.running_mean.tolist()
 
 
 @pytest.mark.distributed

@@ -161,21 +161,21 @@ class TestStorage:
     ) -> None:
         _, opt = training.build(optimizer, torch.float32)
         ensemble = ensemble_of(opt, exact=exact)
-        assert type(ensemble.replicas._storage) is storage  # type: ignore[attr-defined]
+        assert type(ensemble.replicas._storage) is storage
 
     def test_a_subclass_of_a_known_optimizer_is_not_known(self) -> None:
         class Mine(torch.optim.SGD):
             pass
 
         ensemble = ensemble_of(Mine([nn.Parameter(torch.ones(1))], lr=0.1))
-        assert type(ensemble.replicas._storage) is CopiesStorage  # type: ignore[attr-defined]
+        assert type(ensemble.replicas._storage) is CopiesStorage
 
     def test_the_line_holds_two_copies_however_many_replicas(self) -> None:
         param = nn.Parameter(torch.zeros(1000))
         ensemble = ensemble_of(torch.optim.SGD([param], lr=0.1), 8)
         for _ in ensemble.fan_out(torch.ones(8, 1)):
             pass
-        storage = ensemble.replicas._storage  # type: ignore[attr-defined]
+        storage = ensemble.replicas._storage
         held = sum(t.numel() for t in [*storage._sync, *storage._base])
         assert held == 2 * param.numel()
 
@@ -245,13 +245,13 @@ class TestFaults:
         ensemble.converge()
         expected = (points[1] + points[2]) / 2
         assert torch.allclose(training.flat(model), expected, rtol=1e-12)
-        assert not torch.allclose(training.flat(model), sum(points) / 3, rtol=1e-6)  # type: ignore[arg-type]
+        assert not torch.allclose(training.flat(model), sum(points) / 3, rtol=1e-6)
 
     def test_a_replica_with_bad_parameters_is_left_out(self) -> None:
         model, opt = training.build("adamw", torch.float64)
         ensemble = ensemble_of(opt, 3, cycle_steps=10)
         one_step(ensemble, model, torch.randn(6, 5).double())
-        storage = ensemble.replicas._storage  # type: ignore[attr-defined]
+        storage = ensemble.replicas._storage
         storage._copies[1][0].fill_(float("nan"))
         storage._states[1][storage._params[0]]["exp_avg"].fill_(float("nan"))
         ensemble.converge()
@@ -279,13 +279,13 @@ class TestBuffers:
         seen = {}
         for replica, part in ensemble.fan_out(x):
             model(part)
-            seen[replica] = model.norm.running_mean.clone()  # type: ignore[operator, union-attr]
+            seen[replica] = model.norm.running_mean.clone()
         assert not torch.allclose(seen[0], seen[1])
         shown = model.norm.running_mean
-        assert torch.allclose(shown, (seen[0] + seen[1]) / 2)  # type: ignore[arg-type]
-        assert int(model.norm.num_batches_tracked) == 1  # type: ignore[arg-type]
+        assert torch.allclose(shown, (seen[0] + seen[1]) / 2)
+        assert int(model.norm.num_batches_tracked) == 1
         for replica, part in ensemble.fan_out(x):
-            assert torch.equal(model.norm.running_mean, seen[replica])  # type: ignore[arg-type]
+            assert torch.equal(model.norm.running_mean, seen[replica])
             model(part)
 
     def test_without_the_model_they_are_updated_one_after_the_other(self) -> None:
@@ -293,7 +293,7 @@ class TestBuffers:
         ensemble = ensemble_of(opt, 2)
         for _, part in ensemble.fan_out(torch.randn(8, 5)):
             model(part)
-        assert int(model.norm.num_batches_tracked) == 2  # type: ignore[arg-type]
+        assert int(model.norm.num_batches_tracked) == 2
 
 
 class Pair(NamedTuple):

@@ -30,7 +30,7 @@ def test_the_noise_has_the_global_norm_and_count() -> None:
     expected = reference.warm_noise_std(float(before.norm()), before.numel(), 0.05)
     assert float(noise.std()) == pytest.approx(expected, rel=0.01)
     assert float(noise.mean()) == pytest.approx(0.0, abs=5 * expected / before.numel() ** 0.5)
-    biases = torch.cat([(m.bias.detach()) for m in model.children()])  # type: ignore[arg-type]
+    biases = torch.cat([(m.bias.detach()) for m in model.children()])
     assert biases.numel() == 400, "biases get the same deviation as matrices"
 
 
@@ -59,7 +59,7 @@ def test_nobody_elses_random_state_is_read_or_moved() -> None:
 
 def test_frozen_parameters_are_left_alone_and_do_not_count() -> None:
     model = big_model()
-    model[0].requires_grad_(False)  # type: ignore[index, operator]
+    model[0].requires_grad_(False)
     before = [p.detach().clone() for p in model.parameters()]
     hdet.warm_start_(model, noise_scale=0.05)
     after = list(model.parameters())

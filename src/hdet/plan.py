@@ -60,7 +60,7 @@ class GivenPlan(AbstractPlan):
     def __init__(self, given: Sequence[Value]) -> None:
         self.given = list(given)
 
-    def values(self, step: int) -> list[Value]:  # noqa: ARG002
+    def values(self, step: int) -> list[Value]:
         """What was given last."""
         return self.given
 

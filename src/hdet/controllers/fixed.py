@@ -26,8 +26,8 @@ class FixedController(AbstractController):
         self,
         state: dict[str, float],
         base: float,
-        values_R: torch.Tensor,  # noqa: ARG002
-        losses_R: torch.Tensor,  # noqa: ARG002
+        values_R: torch.Tensor,
+        losses_R: torch.Tensor,
     ) -> tuple[dict[str, float], float]:
         """The same again."""
         return state, base

@@ -82,11 +82,11 @@ class DistributedReplicas(AbstractReplicas):
     def attach(
         self,
         optimizer: torch.optim.Optimizer,
-        model: torch.nn.Module | None,  # noqa: ARG002
+        model: torch.nn.Module | None,
         *,
-        rate_multiplier: Callable[[int, int], float],  # noqa: ARG002
-        activate: Callable[[int | None], None],  # noqa: ARG002
-        only_rates: bool,  # noqa: ARG002
+        rate_multiplier: Callable[[int, int], float],
+        activate: Callable[[int | None], None],
+        only_rates: bool,
     ) -> None:
         """Check that parameters are not sharded over the replicas, and note where they live."""
         params = optimizers.parameters(optimizer)
@@ -128,7 +128,7 @@ class DistributedReplicas(AbstractReplicas):
         work: Waitable = dist.all_reduce(flat, group=self._group, async_op=True)
         return work
 
-    def load(self, replica: int) -> None:  # noqa: ARG002
+    def load(self, replica: int) -> None:
         """Refuse: the loop over replicas is the launcher's."""
         raise UsageError(
             f"fan_out() splits a batch over virtual replicas, and here each of {self.num_replicas} "

@@ -128,7 +128,7 @@ class LineStorage(AbstractStorage):
     def after_step(self) -> None:
         """The base point carries the line with it."""
 
-    def merge_(self, valid_R: Sequence[bool], *, include_state: bool) -> None:  # noqa: ARG002
+    def merge_(self, valid_R: Sequence[bool], *, include_state: bool) -> None:
         """The base point is the mean already, unless a replica is left out."""
         self.fork()
         if not all(valid_R):
