@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check lint format type docs bench clean
+.PHONY: help setup demo test test-fast test-gpu check lint format type docs bench clean
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-10s %s\n", $$1, $$2}'
@@ -28,7 +28,10 @@ test: setup      ## run all tests, and refuse less than 95 % coverage by branch
 	$(BIN)/coverage report --fail-under=95
 
 test-fast: setup ## run the tests that start no processes
-	$(BIN)/python -m pytest -q -m 'not distributed and not slow'
+	$(BIN)/python -m pytest -q -m 'not distributed and not slow and not gpu'
+
+test-gpu: setup  ## run the tests that need a CUDA device
+	$(BIN)/python -m pytest -q -m gpu
 
 check: lint type docs ## lint, formatting, types, spelling and a strict build of the documentation
 

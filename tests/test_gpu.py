@@ -1,6 +1,6 @@
 """On a CUDA device: nothing waits between converges, tensors stay in place, results are the CPU's.
 
-These tests carry the marker `gpu` and never run in CI; `make test` deselects them by name.
+These tests carry the marker `gpu`, which `make test` deselects; `make test-gpu` runs them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from torch import nn
 import hdet
 
 pytestmark = pytest.mark.gpu
-
-if not torch.cuda.is_available():
-    pytest.skip("needs a CUDA device", allow_module_level=True)
 
 
 @contextmanager

@@ -86,8 +86,10 @@ class Ensemble:
         self.controller = checks.instance("controller", controller, AbstractController)
         self.cycle_steps = checks.integer("cycle_steps", cycle_steps, minimum=1)
         self.seed = checks.integer("seed", seed, minimum=-(2**63))
-        self._explores = any(h.spread_ratio > 0.0 for h in self.hyperparameters)
-        self.replicas = resolve(replicas, explores=self._explores)
+        explores = any(h.spread_ratio > 0.0 for h in self.hyperparameters)
+        self.replicas = resolve(replicas, explores=explores)
+        self._averages = self.num_replicas > 1 and (explores or self.replicas.gradients == "local")
+        self._controls = self.controller.start_step is not None
         self._plan = plan.resolve(schedule, optimizer, self.hyperparameters)
         self._assignment = Assignment(self.hyperparameters, self.num_replicas, self.seed)
         self._values = Values(
@@ -139,12 +141,12 @@ class Ensemble:
     @property
     def averages(self) -> bool:
         """Whether the replicas can come apart, so that converge has something to do."""
-        return self.num_replicas > 1 and (self._explores or self.replicas.gradients == "local")
+        return self._averages
 
     @property
     def is_on(self) -> bool:
         """Whether anything differs from the plain schedule."""
-        return self.averages or self._controls
+        return self._averages or self._controls
 
     def observe(self, loss: Losses) -> None:
         """Hand over a step's loss ahead of a bare ``step()``, where a trainer makes that call."""
@@ -308,10 +310,6 @@ class Ensemble:
         return valid
 
     # ------------------------------------------------------------------ small parts
-
-    @property
-    def _controls(self) -> bool:
-        return self.controller.start_step is not None
 
     def _observe_or_refuse(self, loss: Losses | None) -> None:
         if loss is not None:

@@ -67,6 +67,8 @@ class Values:
 
     def of(self, replica: int | None) -> list[Value]:
         """A replica's values (Eq. 1); None is the base point."""
+        if replica is None:
+            return list(self._base)
         return [
             base if multiplier == 1.0 else base * multiplier
             for base, multiplier in zip(
