@@ -31,7 +31,8 @@ ALLOWED = {
     "replicas": {"functional", "optimizers", "converge.buckets"},
     "plan": {"hyperparameters"},
     "assignment": {"functional", "hyperparameters"},
-    "values": {"assignment", "controllers", "hyperparameters", "plan"},
+    "values": {"assignment", "controllers", "hyperparameters", "optimizers", "plan", "replicas"},
+    "roll_call": {"agreement", "converge", "replicas", "signals"},
     "warm_start": {"functional", "replicas"},
 }
 ANYBODY = {"errors", "checks", "tensors"}
@@ -89,9 +90,7 @@ def test_files_and_functions_stay_small(path: Path) -> None:
     assert len(text.splitlines()) <= 400
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
-            body = node.body[1:] if ast.get_docstring(node) else node.body
-            if body:
-                assert (body[-1].end_lineno or 0) - body[0].lineno < 60, node.name
+            assert (node.end_lineno or 0) - node.lineno < 60, node.name
 
 
 def test_every_public_name_is_explained() -> None:

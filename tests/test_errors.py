@@ -379,10 +379,10 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         VALUE,
         "start_step",
     ),
-    "a controller that drops everything": (
-        lambda: hdet.PaperController(max_drop=1.0),
+    "a controller that keeps everything": (
+        lambda: hdet.PaperController(rescue_ratio=1.0),
         VALUE,
-        r"max_drop.*\(0, 1\), got 1\.0",
+        r"rescue_ratio.*\(0, 1\), got 1\.0",
     ),
     "a controller with a decay of two": (
         lambda: hdet.PaperController(base_decay=2),

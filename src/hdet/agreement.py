@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from hdet.errors import ReplicaMismatchError
@@ -22,11 +23,11 @@ def check_same(key: str, values: Sequence[Any]) -> None:
         return
     other = values[odd[0]]
     if isinstance(first, list) and isinstance(other, list):
-        if len(first) != len(other):
-            key, first, other = f"the number of {key}", len(first), len(other)
-        else:
-            index = next(i for i, own in enumerate(first) if own != other[i])
-            key, first, other = f"{key}[{index}]", first[index], other[index]
+        pairs = zip_longest(first, other, fillvalue="nothing")
+        index, (first, other) = next(
+            (index, pair) for index, pair in enumerate(pairs) if pair[0] != pair[1]
+        )
+        key = f"{key}[{index}]"
     who = f"replica{'s' if len(odd) > 1 else ''} {', '.join(map(str, odd))}"
     raise ReplicaMismatchError(
         f"replicas must agree on {key}, got {first!r} on replica 0 and {other!r} on {who}; "

@@ -49,6 +49,17 @@ def real(
     return number
 
 
+def describe(thing: object) -> str:
+    """Class and plain settings, the same on every process: what replicas compare."""
+    settings = {
+        name.lstrip("_"): value
+        for name, value in sorted(vars(thing).items())
+        if isinstance(value, bool | int | float | str | tuple | None)
+    }
+    listed = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    return f"{type(thing).__name__}({listed})"
+
+
 def boolean(name: str, value: Any) -> bool:
     """Return ``value``, if it is True or False; any other is likely a misplaced argument."""
     if not isinstance(value, bool):
@@ -71,6 +82,16 @@ def instance(name: str, value: Any, kind: type, *, remedy: str = "") -> Any:
             _line(f"{name} must be an instance of {kind.__name__}", value, remedy)
         )
     return value
+
+
+def optional(name: str, value: Any, kind: type) -> Any:
+    """Return ``value``, if it is None or an instance of ``kind``."""
+    return None if value is None else instance(name, value, kind)
+
+
+def optional_integer(name: str, value: Any, *, minimum: int) -> int | None:
+    """Return ``value``, if it is None or an integer of at least ``minimum``."""
+    return None if value is None else integer(name, value, minimum=minimum)
 
 
 def vector(name: str, value: Any, *, length: int | None = None) -> torch.Tensor:

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,15 +18,15 @@ from hdet import agreement, checks, optimizers, plan
 from hdet.assignment import Assignment
 from hdet.controllers import AbstractController, FixedController
 from hdet.converge import Selection, converge_, select
-from hdet.errors import HDETWarning, InvalidValueError, NonFiniteError, UsageError
+from hdet.errors import HDETWarning, InvalidValueError, UsageError
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.plan import Value
 from hdet.replicas import AbstractReplicas, resolve
+from hdet.replicas.base import Steering
 from hdet.replicas.split import split
+from hdet.roll_call import RollCall, report_bad, roll_call
 from hdet.signals import AbstractSignal, Losses, TrainingLoss, read_losses
-from hdet.values import Values, checked_hyperparameters
-
-logger = logging.getLogger("hdet")
+from hdet.values import Values, checked_hyperparameters, checked_optimizer
 
 STATE_VERSION = 1
 
@@ -74,12 +72,10 @@ class Ensemble:
         replicas: AbstractReplicas | None = None,
         seed: int = 0,
     ) -> None:
-        self.optimizer = checks.instance("optimizer", optimizer, torch.optim.Optimizer)
+        self.optimizer = checked_optimizer(optimizer)
         self.hyperparameters = checked_hyperparameters(hyperparameters, optimizer)
-        self.model = None if model is None else checks.instance("model", model, torch.nn.Module)
-        self.total_steps = (
-            None if total_steps is None else checks.integer("total_steps", total_steps, minimum=1)
-        )
+        self.model = checks.optional("model", model, torch.nn.Module)
+        self.total_steps = checks.optional_integer("total_steps", total_steps, minimum=1)
         signal = TrainingLoss() if signal is None else signal
         self.signal = checks.instance("signal", signal, AbstractSignal)
         controller = FixedController() if controller is None else controller
@@ -87,37 +83,46 @@ class Ensemble:
         self.cycle_steps = checks.integer("cycle_steps", cycle_steps, minimum=1)
         self.seed = checks.integer("seed", seed, minimum=-(2**63))
         explores = any(h.spread_ratio > 0.0 for h in self.hyperparameters)
-        self.replicas = resolve(replicas, explores=explores)
-        self._averages = self.num_replicas > 1 and (explores or self.replicas.gradients == "local")
         self._controls = self.controller.start_step is not None
+        self.replicas = resolve(replicas, explores=explores, controls=self._controls)
+        self._num_replicas = self.replicas.num_replicas
+        self._can_differ = explores or self.replicas.gradients == "local"
+        self._warn_of_long_cycle()
         self._plan = plan.resolve(schedule, optimizer, self.hyperparameters)
         self._assignment = Assignment(self.hyperparameters, self.num_replicas, self.seed)
         self._values = Values(
-            optimizer, self.hyperparameters, self._plan, self.controller, self._assignment
+            optimizer,
+            self.hyperparameters,
+            self._plan,
+            self.controller,
+            self._assignment,
+            self.replicas,
         )
-        self._step = 0
-        self._converged_step = 0
-        self._observed_step = -1
-        self._compared = False
-        self._warned = False
-        self._owns_values = False
+        self._step = self._converged_step = 0
+        self._observed_step, self._num_observed = -1, 0
+        self._compared = self._warned = self._fanning_out = False
         self._note_trained()
         self.replicas.attach(
             optimizer,
             self.model,
-            rate_multiplier=self._assignment.rate_multiplier,
-            activate=self._values.write,
-            only_rates=all(h.rate_group is not None for h in self.hyperparameters),
+            Steering(
+                rate_multiplier=self._assignment.rate_multiplier,
+                activate=self._values.write,
+                in_charge=self._values.in_charge,
+                only_rates=all(h.rate_group is not None for h in self.hyperparameters),
+                explores=explores,
+            ),
         )
-        self._register_hooks()
-        self._values.write(self.replicas.replica)
+        if self.averages:
+            self._values.guard_checkpoints()
+        self._values.write_own()
 
     # ------------------------------------------------------------------ what a user calls
 
     @property
     def num_replicas(self) -> int:
         """N."""
-        return self.replicas.num_replicas
+        return self._num_replicas
 
     @property
     def num_steps(self) -> int:
@@ -141,17 +146,23 @@ class Ensemble:
     @property
     def averages(self) -> bool:
         """Whether the replicas can come apart, so that converge has something to do."""
-        return self._averages
+        return self._num_replicas > 1 and (self._can_differ or self.replicas.perturbed)
 
     @property
     def is_on(self) -> bool:
         """Whether anything differs from the plain schedule."""
-        return self._averages or self._controls
+        return self._controls or self.averages
 
     def observe(self, loss: Losses) -> None:
         """Hand over a step's loss ahead of a bare ``step()``, where a trainer makes that call."""
+        if self._observed_step == self._step:
+            raise UsageError(
+                f"the loss of step {self._step} was handed over twice; call either step(loss), or "
+                "observe(loss) and a bare step()"
+            )
         self.signal.observe(read_losses(loss, self.replicas.num_local))
         self._observed_step = self._step
+        self._num_observed += 1
 
     def step(self, loss: Losses | None = None) -> None:
         """Count one optimiser step; at the end of a cycle measure, converge, control and reassign.
@@ -165,7 +176,7 @@ class Ensemble:
             )
         self.advance(loss)
         self._values.refresh(self._step)
-        self._values.write(self.replicas.replica)
+        self._values.write_own()
 
     def converge(self) -> None:
         """Average now: at the end of a run whose length is no multiple of T, or for a checkpoint.
@@ -173,7 +184,9 @@ class Ensemble:
         All replicas must call it at the same step. It neither moves base values nor starts a new
         cycle, and does nothing where the replicas are together already.
         """
-        if self.averages and self._step != self._converged_step:
+        if self._fanning_out:
+            raise UsageError("converge() was called inside fan_out(); call it after the loop")
+        if self.averages and (self._step != self._converged_step or self.replicas.perturbed):
             self._compare_settings()
             self._converge()
 
@@ -184,12 +197,16 @@ class Ensemble:
         ``(loss / ensemble.num_replicas).backward()`` inside the loop, ``optimizer.step()`` after
         it.
         """
+        if self._fanning_out:
+            raise UsageError("fan_out() was called inside fan_out(); leave the first loop first")
         parts = [batch] if self.num_replicas == 1 else split(batch, self.num_replicas)
+        self._fanning_out = True
         try:
             for replica, part in enumerate(parts):
                 self.replicas.load(replica)
                 yield replica, part
         finally:
+            self._fanning_out = False
             self.replicas.unload()
 
     def state_dict(self) -> dict[str, Any]:
@@ -201,21 +218,33 @@ class Ensemble:
         return {
             "version": STATE_VERSION,
             "step": self._step,
+            "converged_step": self._converged_step,
             "num_replicas": self.num_replicas,
             **self._values.state_dict(),
         }
 
     def load_state_dict(self, state: Any) -> None:
-        """Restore what `state_dict` returned and write this replica's own values."""
+        """Restore what `state_dict` returned, on any replica and at any number of them.
+
+        Writes this replica's own values, unless another scheduler drives the optimiser now.
+        """
+        self.check_state(state)
+        in_charge = self._values.in_charge()
+        self._values.load_state_dict(state)
+        self._jump(int(state["step"]), int(state["converged_step"]))
+        self._values.put_back(in_charge=in_charge)
+
+    def check_state(self, state: Any) -> None:
+        """Raise, without changing anything, if `load_state_dict` could not restore ``state``."""
         version = state.get("version") if isinstance(state, dict) else None
         if version != STATE_VERSION:
             raise InvalidValueError(
                 f"state must be what state_dict() returned (version {STATE_VERSION}), got a "
                 f"{type(state).__name__} of version {version!r}"
             )
-        self._values.load_state_dict(state)
-        self._jump(int(state["step"]))
-        self._values.write(self.replicas.replica)
+        for key in ("step", "converged_step"):
+            checks.integer(f"state[{key!r}]", state.get(key), minimum=0)
+        self._values.check_state(state)
 
     # ------------------------------------------------------------------ what a scheduler calls
 
@@ -240,27 +269,42 @@ class Ensemble:
         self._values.refresh(self._step)
         return self._values.of(self.replicas.replica)
 
+    def own_values(self) -> list[Value]:
+        """This process's values, wherever they stand."""
+        return self._values.of(self.replicas.replica)
+
+    def adopt(self, step: int, given: Sequence[Value]) -> None:
+        """Go on where a plain scheduler's checkpoint stands."""
+        in_charge = self._values.in_charge()
+        self.seek(step, given)
+        self._values.put_back(in_charge=in_charge)
+
     def seek(self, step: int, given: Sequence[Value]) -> None:
         """Jump to a step without living through it, as a scheduler does that starts again."""
         assert isinstance(self._plan, plan.GivenPlan)
         self._plan.given = list(given)
         self._values.seek(step)
-        self._jump(step)
+        self._jump(step, step)
+
+    def note_written(self) -> None:
+        """The scheduler has written `local_values` into the optimiser."""
+        self._values.note_written()
 
     # ------------------------------------------------------------------ the end of a cycle
 
     def _end_cycle(self) -> None:
-        losses = self._converge() if self.averages else self._measure(None)[0]
+        losses = self._converge() if self.averages else self._roll_call(None).losses
         self._values.control(self._step, losses)
         self._assignment.draw(self._step // self.cycle_steps)
         self.signal.reset()
+        self._num_observed = 0
 
     def _converge(self) -> list[float]:
         """Eq. 3 over the sound replicas; return each one's signal, NaN where it has none."""
         with torch.no_grad(), torch.profiler.record_function("hdet.converge"):
             selection = select(self.optimizer, self.model, self._trained)
-            losses, finite = self._measure(selection)
-            valid = self._sound(losses, finite)
+            losses, valid = self._roll_call(selection)
+            report_bad(valid, self._step)
             include_state = (
                 self.replicas.gradients == "local"
                 or not optimizers.state_ignores_parameters(self.optimizer)
@@ -271,43 +315,15 @@ class Ensemble:
         self._note_trained()
         return losses
 
-    def _measure(self, selection: Selection | None) -> tuple[list[float], list[bool]]:
-        """Gather one row from each replica, the only wait for the device in a cycle."""
-        device = optimizers.parameters(self.optimizer)[0].device
-        num_local = self.replicas.num_local
-        signal_L = self.signal.measure(num_local, device)
-        finite_L = torch.ones_like(signal_L)
-        fingerprint = 0
-        if selection is not None:
-            finite_L.copy_(self.replicas.finite(selection.parameters, device))
-            fingerprint = selection.fingerprint()
-        own_L2 = signal_L.new_tensor([self._step, fingerprint]).expand(num_local, 2)
-        row_L4 = torch.cat([own_L2, signal_L[:, None], finite_L[:, None]], dim=1)
-        rows_R4 = self.replicas.gather(row_L4).tolist()
-        agreement.check_same("the number of steps taken", [int(row[0]) for row in rows_R4])
-        if selection is not None and len({row[1] for row in rows_R4}) > 1:
-            listings = self.replicas.gather_objects(selection.describe())
-            agreement.check_same("tensors to average", listings)
-        return [row[2] for row in rows_R4], [bool(row[3]) for row in rows_R4]
-
-    def _sound(self, losses: Sequence[float], finite: Sequence[bool]) -> list[bool]:
-        """Which replicas count: finite parameters and, where losses are reported, a finite loss."""
-        if not any(finite):
-            raise NonFiniteError(
-                f"all {self.num_replicas} replicas have NaN or infinite parameters at step "
-                f"{self._step}: the run has diverged; go back to a checkpoint and lower the rate"
-            )
-        sound = [ok and math.isfinite(loss) for ok, loss in zip(finite, losses, strict=True)]
-        # A loss that is NaN everywhere, or that nobody reported, does not disqualify parameters.
-        valid = sound if any(sound) else list(finite)
-        if not all(valid):
-            logger.warning(
-                "step %d: replicas %s have a non-finite loss or non-finite parameters; they are "
-                "left out of the mean and restored from it",
-                self._step,
-                [replica for replica, ok in enumerate(valid) if not ok],
-            )
-        return valid
+    def _roll_call(self, selection: Selection | None) -> RollCall:
+        return roll_call(
+            self.replicas,
+            self.signal,
+            optimizers.parameters(self.optimizer)[0].device,
+            step=self._step,
+            num_observed=self._num_observed,
+            selection=selection,
+        )
 
     # ------------------------------------------------------------------ small parts
 
@@ -321,11 +337,20 @@ class Ensemble:
                 "step()"
             )
 
-    def _jump(self, step: int) -> None:
-        self._step = step
-        self._converged_step = step
-        self._observed_step = -1
+    def _warn_of_long_cycle(self) -> None:
+        if self.averages and self.total_steps is not None and self.cycle_steps > self.total_steps:
+            warnings.warn(
+                f"cycle_steps={self.cycle_steps} is longer than the run of {self.total_steps} "
+                "steps: nothing is averaged before converge(); lower cycle_steps",
+                HDETWarning,
+                stacklevel=4,
+            )
+
+    def _jump(self, step: int, converged_step: int) -> None:
+        self._step, self._converged_step = step, converged_step
+        self._observed_step, self._num_observed = -1, 0
         self.signal.reset()
+        self.replicas.reset()
         self._assignment.draw(step // self.cycle_steps)
 
     def _note_trained(self) -> None:
@@ -368,23 +393,8 @@ class Ensemble:
             }
         agreement.check_settings(self.replicas.gather_objects(own))
 
-    # ------------------------------------------------------------------ other people's checkpoints
-
-    def _register_hooks(self) -> None:
-        """An optimiser's checkpoint holds the values of whoever wrote it: put ours back."""
-        if self.averages and self.replicas.replica is not None:
-            hook = optimizers.weak_hook
-            self.optimizer.register_load_state_dict_pre_hook(hook(self._before_load))
-            self.optimizer.register_load_state_dict_post_hook(hook(self._after_load))
-
-    def _before_load(self, *_: Any) -> None:
-        # Another scheduler may be driving this optimiser now (SequentialLR); then hands off.
-        self._owns_values = self._values.stand_in_optimizer(self.replicas.replica)
-
-    def _after_load(self, *_: Any) -> None:
-        if self._owns_values:
-            self._values.write(self.replicas.replica)
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._register_hooks()  # a pickled optimiser comes back without them
+        if self.averages:  # a pickled optimiser comes back without its hooks
+            self._values.guard_checkpoints()
+        self._values.note_written()

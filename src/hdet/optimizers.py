@@ -3,13 +3,12 @@
 With shared gradients all replicas see the same gradient, so two facts decide how much work they
 need (``docs/method.md``, "facts that follow"):
 
-* *the state ignores the parameters*: no parameter value flows into momentum or second moments.
-  Then the state is identical on all replicas and converge leaves it alone. Coupled L2
-  (``weight_decay`` of SGD and Adam) breaks this: it adds the parameters to the gradient.
-* *the update is a line in the rate*: the step is lr times something that depends on neither the
-rate
-  nor the parameters. Then replica r stands at theta_sync + rho_r * D, and N replicas are held as
-  two copies. Any weight decay breaks this, the decoupled kind too.
+* *the state ignores the parameters*: no parameter value flows into momentum or second moments. Then
+  the state is identical on all replicas and converge leaves it alone. Coupled L2 (``weight_decay``
+  of SGD and Adam) breaks this: it adds the parameters to the gradient.
+* *the update is a line in the rate*: the step is the rate times something that depends on neither
+  the rate nor the parameters. Then replica r stands at theta_sync + rho_r * D, and N replicas are
+  held as two copies. Any weight decay breaks this, the decoupled kind too.
 
 An optimiser that is not in the table is assumed to have neither property, which is always right and
 costs more. Matching is by exact class: a subclass may override the update.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.optim import lr_scheduler
@@ -18,7 +18,7 @@ from hdet.cycle import Ensemble
 from hdet.errors import HDETWarning, InvalidValueError
 from hdet.hyperparameters import LearningRate
 from hdet.plan import GivenPlan, Value
-from hdet.replicas import AbstractReplicas
+from hdet.replicas import AbstractReplicas, resolve
 from hdet.signals import Losses
 
 
@@ -53,10 +53,15 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         three_phase: as in PyTorch.
         last_epoch: as in PyTorch; a controller's state comes from `load_state_dict`.
         spread_ratio: alpha of Eq. 1, in [0, 1), or one for each parameter group; the paper's is
-        1/9. cycle_steps: T, steps between two averagings. auto_lr: whether the paper's controller
-        moves the base rates. warmup_steps: S_warm, the step from which on it does. temperature:
-        sigma of Eq. 4. meta_lr: lambda of Eq. 7. meta_momentum: beta of Eq. 7. replicas: None
-        means the default process group, or a single replica without one; else
+            1/9.
+        cycle_steps: T, steps between two averagings.
+        auto_lr: whether the paper's controller moves the base rates.
+        warmup_steps: S_warm, the step from which on it does. At 0 it starts from OneCycleLR's
+            initial rate, max_lr / div_factor.
+        temperature: sigma of Eq. 4.
+        meta_lr: lambda of Eq. 7.
+        meta_momentum: beta of Eq. 7.
+        replicas: None means the default process group, or a single replica without one; else
             `hdet.DistributedReplicas` or `hdet.VirtualReplicas`.
         seed: keys the permutations.
         model: if given, its floating-point buffers (BatchNorm's statistics) are averaged too.
@@ -99,54 +104,42 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         self._ensemble = None  # PyTorch's constructor takes the first step
         # All of ours is checked before PyTorch changes the optimiser.
         rates = _checked_rates(optimizer, spread_ratio)
-        control = {"temperature": temperature, "meta_lr": meta_lr, "meta_momentum": meta_momentum}
-        controller = PaperController(start_step=warmup_steps, **control)
-        checks.boolean("auto_lr", auto_lr)
-        checks.boolean("literal_decay", literal_decay)
-        checks.integer("cycle_steps", cycle_steps, minimum=1)
+        control = PaperController(
+            start_step=warmup_steps,
+            temperature=temperature,
+            meta_lr=meta_lr,
+            meta_momentum=meta_momentum,
+        )
+        _check_rest(cycle_steps, auto_lr, replicas, seed, model, literal_decay)
+        shape = _Shape(pct_start, anneal_strategy, div_factor, final_div_factor, three_phase)
+        # fmt: off
         super().__init__(
-            optimizer,
-            max_lr,
-            total_steps,
-            epochs,
-            steps_per_epoch,
-            pct_start,
-            anneal_strategy,
-            cycle_momentum,
-            base_momentum,
-            max_momentum,
-            div_factor,
-            final_div_factor,
-            three_phase,
+            optimizer, max_lr, total_steps, epochs, steps_per_epoch, pct_start, anneal_strategy,
+            cycle_momentum, base_momentum, max_momentum, div_factor, final_div_factor, three_phase,
             last_epoch,
         )
-        if auto_lr and warmup_steps < self.total_steps:
-            in_use = max(warmup_steps - 1, 0)
-            decay = functional.base_decay(
-                div_factor,
-                final_div_factor,
-                # With less than a cycle left, one converge at most is there to decay at.
-                num_cycles=max((self.total_steps - warmup_steps) / cycle_steps, 1.0),
-                literal=literal_decay,
-                start_ratio=self._factor(in_use, pct_start, div_factor, final_div_factor),
-            )
-            controller = PaperController(start_step=warmup_steps, base_decay=decay, **control)
-        elif auto_lr:
-            _warn_of_late_start(warmup_steps, self.total_steps)
-        planned = _read_rates(optimizer)
-        self._ensemble = Ensemble(
-            optimizer,
+        # fmt: on
+        if auto_lr:
+            decay = _decay(shape, self.total_steps, warmup_steps, cycle_steps, literal_decay)
+            control = control.with_decay(decay)
+        self._start(
             hyperparameters=rates,
             model=model,
-            total_steps=self.total_steps,
-            schedule=GivenPlan(planned),
-            controller=controller if auto_lr else FixedController(),
+            controller=control if auto_lr else FixedController(),
             cycle_steps=cycle_steps,
             replicas=replicas,
             seed=seed,
         )
+
+    def _start(self, **settings: Any) -> None:
+        """Let the ensemble take over the rates that PyTorch's constructor has just written."""
+        planned = _read_rates(self.optimizer)
+        self._ensemble = Ensemble(
+            self.optimizer, total_steps=self.total_steps, schedule=GivenPlan(planned), **settings
+        )
         self._ensemble.seek(self.last_epoch, planned)
-        self._last_lr = _read_rates(optimizer)
+        self._ensemble.note_written()
+        self._last_lr = _read_rates(self.optimizer)
 
     @property
     def ensemble(self) -> Ensemble:
@@ -180,6 +173,14 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         if self._ensemble is not None and lives_through and self.last_epoch < self.total_steps:
             self._ensemble.advance(loss)
         super().step(epoch)
+        if self._ensemble is not None:
+            self._ensemble.note_written()
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        # SequentialLR starts a scheduler by this method, not by step().
+        super()._update_lr(epoch)
+        if self._ensemble is not None:
+            self._ensemble.note_written()
 
     def converge(self) -> None:
         """Average the replicas now; see `hdet.Ensemble.converge`."""
@@ -195,26 +196,56 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore on any replica; a state of PyTorch's own OneCycleLR is welcome too."""
         torch_state = {key: value for key, value in state_dict.items() if key != "ensemble"}
+        if "ensemble" in state_dict:
+            self.ensemble.check_state(state_dict["ensemble"])
         super().load_state_dict(torch_state)
-        self.ensemble.seek(self.last_epoch, self._last_lr)
-        if self.ensemble.is_on:
-            if "ensemble" in state_dict:
-                self.ensemble.load_state_dict(state_dict["ensemble"])
-            self._last_lr = _read_rates(self.optimizer)
+        if not self.ensemble.is_on:
+            self.ensemble.seek(self.last_epoch, self._last_lr)
+            return
+        if "ensemble" in state_dict:
+            self.ensemble.load_state_dict(state_dict["ensemble"])
+        else:
+            self.ensemble.adopt(self.last_epoch, self._last_lr)
+        self._last_lr = self.ensemble.own_values()
 
-    def _factor(
-        self, step: int, pct_start: float, div_factor: float, final_div_factor: float
-    ) -> float:
-        """The planned rate at a step relative to max_lr, the same for all groups."""
-        return functional.one_cycle(
-            step,
-            self.total_steps,
-            pct_start=pct_start,
-            anneal_strategy=self._anneal_func_type,
-            div_factor=div_factor,
-            final_div_factor=final_div_factor,
-            three_phase=len(self._schedule_phases) == 3,
-        )
+
+class _Shape(NamedTuple):
+    """The cycle's form, the same for all parameter groups."""
+
+    pct_start: float
+    anneal_strategy: str
+    div_factor: float
+    final_div_factor: float
+    three_phase: bool
+
+
+def _decay(
+    shape: _Shape, total_steps: int, warmup_steps: int, cycle_steps: int, literal: bool
+) -> float:
+    """Eq. 8's gamma, from the rate in use when the controller takes over."""
+    if warmup_steps >= total_steps:
+        _warn_of_late_start(warmup_steps, total_steps)
+        return 0.0
+    in_use = functional.one_cycle(max(warmup_steps - 1, 0), total_steps, **shape._asdict())
+    return functional.base_decay(
+        shape.div_factor,
+        shape.final_div_factor,
+        # With less than a cycle left, one converge at most is there to decay at.
+        num_cycles=max((total_steps - warmup_steps) / cycle_steps, 1.0),
+        literal=literal,
+        start_ratio=in_use,
+    )
+
+
+def _check_rest(
+    cycle_steps: Any, auto_lr: Any, replicas: Any, seed: Any, model: Any, literal_decay: Any
+) -> None:
+    checks.integer("cycle_steps", cycle_steps, minimum=1)
+    checks.boolean("auto_lr", auto_lr)
+    resolve(replicas, explores=False, controls=False)
+    checks.integer("seed", seed, minimum=-(2**63))
+    checks.optional("model", model, torch.nn.Module)
+    checks.boolean("literal_decay", literal_decay)
 
 
 def _checked_rates(
@@ -244,5 +275,5 @@ def _warn_of_late_start(warmup_steps: int, total_steps: int) -> None:
         f"auto_lr never starts, because warmup_steps={warmup_steps} is not below total_steps="
         f"{total_steps}; lower warmup_steps",
         HDETWarning,
-        stacklevel=3,
+        stacklevel=4,
     )

@@ -41,7 +41,7 @@ def all_finite(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.T
 
     The largest magnitude is taken and not a 2-norm, which overflows for large halves.
     """
-    floats = [t for t in map(local, tensors) if t.numel() > 0 and not _is_integer(t)]
+    floats = [t for t in map(local, tensors) if t.numel() > 0 and is_averaged(t)]
     if not floats:
         return torch.ones((), dtype=torch.bool, device=device)
     norm = torch.nn.utils.get_total_norm(floats, norm_type=float("inf"), foreach=None)
@@ -54,6 +54,11 @@ def mean_(target: torch.Tensor, copies: Sequence[torch.Tensor], *, wide: bool = 
     for copy in copies[1:]:
         total += copy
     target.copy_(total.div_(len(copies)))
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The most precise floating-point type that a device has."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def accumulation_dtype(tensor: torch.Tensor, *, wide: bool = False) -> torch.dtype:
@@ -71,10 +76,13 @@ def accumulation_dtype(tensor: torch.Tensor, *, wide: bool = False) -> torch.dty
     return torch.float32 if narrow else dtype
 
 
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether entries share memory, as in an expanded tensor, which cannot be written."""
+    return any(
+        size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
 def is_averaged(tensor: torch.Tensor) -> bool:
     """Whether a mean of ``tensor`` is meaningful: floating-point or complex."""
     return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _is_integer(tensor: torch.Tensor) -> bool:
-    return not is_averaged(tensor)

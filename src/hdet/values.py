@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from hdet import checks
+from hdet import checks, optimizers
 from hdet.assignment import Assignment
 from hdet.controllers import AbstractController
 from hdet.errors import InvalidTypeError, InvalidValueError
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.plan import AbstractPlan, Value
+from hdet.replicas import AbstractReplicas
 
 
 class Values:
@@ -25,6 +26,7 @@ class Values:
         plan: the values if nobody explored.
         controller: moves the base values.
         assignment: who has which multiplier.
+        replicas: which of them is here.
     """
 
     def __init__(
@@ -34,15 +36,19 @@ class Values:
         plan: AbstractPlan,
         controller: AbstractController,
         assignment: Assignment,
+        replicas: AbstractReplicas,
     ) -> None:
         self._optimizer = optimizer
         self._hyperparameters = hyperparameters
         self._plan = plan
         self._controller = controller
         self._assignment = assignment
+        self._replicas = replicas
         self._states = [controller.init() for _ in hyperparameters]
         self._controlled = False
         self._base: list[Value] = list(plan.values(0))
+        self._written: list[Any] = []
+        self._owns_values = False
 
     @property
     def base(self) -> list[float]:
@@ -80,12 +86,49 @@ class Values:
         """Write a replica's values into the optimiser."""
         for hyperparameter, value in zip(self._hyperparameters, self.of(replica), strict=True):
             hyperparameter.write(self._optimizer, value)
+        self.note_written()
 
-    def stand_in_optimizer(self, replica: int | None) -> bool:
-        """Whether the optimiser holds a replica's values, to float32's rounding."""
-        return all(
-            math.isclose(float(h.read(self._optimizer)), float(value), rel_tol=1e-6)
-            for h, value in zip(self._hyperparameters, self.of(replica), strict=True)
+    def write_own(self) -> None:
+        """Write this process's values into the optimiser."""
+        self.write(self._replicas.replica)
+
+    def note_written(self) -> None:
+        """Remember what stands in the optimiser as ours. Tensors are told by version, unread."""
+        self._written = [_token(h.read(self._optimizer)) for h in self._hyperparameters]
+
+    def in_charge(self) -> bool:
+        """Whether the optimiser still holds what was written last; does not wait for a device.
+
+        Not so while another scheduler of a SequentialLR, or the user's own hand, sets the values.
+        """
+        return self._written == [_token(h.read(self._optimizer)) for h in self._hyperparameters]
+
+    def put_back(self, *, in_charge: bool) -> None:
+        """Write ours over a checkpoint's, unless another scheduler drives this optimiser now."""
+        if in_charge or self._any_replica_stands_in_optimizer():
+            self.write_own()
+
+    def guard_checkpoints(self) -> None:
+        """An optimiser's checkpoint holds the values of whoever wrote it: put ours back."""
+        hook = optimizers.weak_hook
+        self._optimizer.register_load_state_dict_pre_hook(hook(self._before_load))
+        self._optimizer.register_load_state_dict_post_hook(hook(self._after_load))
+
+    def _before_load(self, *_: Any) -> None:
+        self._owns_values = self.in_charge()
+
+    def _after_load(self, *_: Any) -> None:
+        self.put_back(in_charge=self._owns_values)
+
+    def _any_replica_stands_in_optimizer(self) -> bool:
+        """Whether it holds one replica's values, or the base ones: a checkpoint of ours, loaded."""
+        found = [float(h.read(self._optimizer)) for h in self._hyperparameters]
+        return any(
+            all(
+                math.isclose(own, float(value), rel_tol=1e-6)
+                for own, value in zip(found, self.of(replica), strict=True)
+            )
+            for replica in (None, *range(self._replicas.num_replicas))
         )
 
     def control(self, step: int, losses: Sequence[float]) -> None:
@@ -120,8 +163,11 @@ class Values:
             "plan": self._plan.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore; a state of other hyperparameters changes nothing and raises."""
+    def check_state(self, state: Any) -> None:
+        """Raise if `load_state_dict` could not restore ``state``."""
+        missing = {"controlled", "hyperparameters", "plan"} - set(state)
+        if missing:
+            raise InvalidValueError(f"state must be whole, got one without {sorted(missing)}")
         entries = state["hyperparameters"]
         names = [h.name for h in self._hyperparameters]
         if sorted(entries) != sorted(names):
@@ -129,19 +175,40 @@ class Values:
                 f"state must hold the hyperparameters {sorted(names)}, got {sorted(entries)}; "
                 "build the ensemble as it was when the state was saved"
             )
-        keys = self._controller.init()
-        states = [{key: float(entries[name][key]) for key in keys} for name in names]
-        base = [float(entries[name]["base"]) for name in names]
+        for name, entry in entries.items():
+            if not all(isinstance(value, float | int) for value in entry.values()):
+                raise InvalidValueError(f"state of {name} must hold numbers, got {entry!r}")
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restore. What another controller left out starts afresh, what it had more is dropped."""
+        self.check_state(state)
+        entries = [state["hyperparameters"][h.name] for h in self._hyperparameters]
+        fresh = self._controller.init()
         self._plan.load_state_dict(state["plan"])
-        self._states = states
-        self._base = list(base)
-        self._controlled = bool(state["controlled"])
+        self._states = [
+            {key: float(entry.get(key, start)) for key, start in fresh.items()} for entry in entries
+        ]
+        self._base = [float(entry["base"]) for entry in entries]
+        self._controlled = bool(state["controlled"]) and self._controller.start_step is not None
 
     def _take_over(self) -> None:
         """From S_warm on the base value is the controller's; it starts from the value in use."""
         if not self._controlled:
             self._base = list(self.base)
             self._controlled = True
+
+
+def _token(value: Any) -> Any:
+    """What tells a value from another without reading a tensor."""
+    return (id(value), value._version) if isinstance(value, torch.Tensor) else value
+
+
+def checked_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimiser, if it is one and has parameters."""
+    found: torch.optim.Optimizer = checks.instance("optimizer", optimizer, torch.optim.Optimizer)
+    if not optimizers.parameters(found):
+        raise InvalidValueError("optimizer must have parameters, got one without any")
+    return found
 
 
 def checked_hyperparameters(

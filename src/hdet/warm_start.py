@@ -22,7 +22,8 @@ def warm_start_(
 ) -> None:
     r"""Eq. 10: $\theta_r = \theta_0 + \epsilon$, $\epsilon \sim N(0, \nu^2 \|\theta_0\|^2 / d)$.
 
-    In place; call it once, after loading a checkpoint. Each replica gets its own noise from a
+    In place; call it once, after loading a checkpoint and, under DDP, after wrapping the model,
+    because DDP gives every rank rank 0's parameters. Each replica gets its own noise from a
     generator keyed by (seed, replica, parameter); nobody else's random state is read or moved.
     Frozen parameters (``requires_grad=False``) are left alone and do not count in the norm,
     because converge skips them.
@@ -32,6 +33,8 @@ def warm_start_(
         noise_scale: nu, at least 0; the paper uses 0.01.
         seed: keys the noise; the same on all replicas.
         replicas: the same object that the scheduler gets, or None for the default process group.
+            Where the scheduler has no spread, only the same object lets it know that there is
+            something to average.
         per_tensor: use each tensor's own norm and size in place of the global ones, so that small
             tensors (biases, norms) are not drowned by noise scaled to the whole model.
     """
@@ -57,7 +60,7 @@ def warm_start_(
         return draw.mul_(stds[index]).to(param.dtype)
 
     with torch.no_grad():
-        resolve(replicas, explores=False).perturb_(params, noise)
+        resolve(replicas, explores=False, controls=False).perturb_(params, noise)
 
 
 def _stds(params: Sequence[torch.Tensor], noise_scale: float, *, per_tensor: bool) -> list[float]:

@@ -6,6 +6,8 @@ import abc
 
 import torch
 
+from hdet import checks
+
 
 class AbstractController(abc.ABC):
     """Moves the base value of one hyperparameter at each converge from ``start_step`` on.
@@ -14,6 +16,9 @@ class AbstractController(abc.ABC):
     passed in and returned; the `Ensemble` keeps one for each hyperparameter. All inputs are
     gathered from all replicas, so all replicas compute the same state without a message.
     """
+
+    def __repr__(self) -> str:
+        return checks.describe(self)
 
     @property
     @abc.abstractmethod

@@ -10,9 +10,6 @@ from hdet.controllers.base import AbstractController
 class FixedController(AbstractController):
     """Leaves every base value to the schedule; the spread and the averaging still act."""
 
-    def __repr__(self) -> str:
-        return "FixedController()"
-
     @property
     def start_step(self) -> None:
         """Never."""

@@ -5,11 +5,12 @@ parameters              all in the optimiser's groups, with or without a gradien
 frozen parameters       skipped: ``requires_grad`` is False now and was so at the last converge,
                         or in no group of the optimiser; an optimiser step cannot have moved them
 optimiser state         where replicas differ in it: local gradients, an update that feeds the
-                        parameters back into it, or a replica that is being restored. Scalars (step
-                        counters) are equal on all replicas and left alone
+                        parameters back into it, or a replica that is being restored. Scalars of a
+                        parameter that is none (step counters) stay each replica's own
 floating-point buffers  averaged, if a model is given
 other buffers           copied from the first replica that counts, if a model is given
 tied tensors            once
+expanded tensors        skipped: entries that share memory cannot be written in place
 ======================  =================================================================
 """
 
@@ -78,7 +79,7 @@ def _dense(name: str, candidates: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     unique: dict[tuple[object, ...], torch.Tensor] = {}
     for candidate in candidates:
         tensor = tensors.dense(name, candidate)
-        if tensor.numel() > 0:
+        if tensor.numel() > 0 and not tensors.overlaps_itself(tensor):
             key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
             unique.setdefault(key, tensor)
     return list(unique.values())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import abc
+import numbers
 from typing import Any
 
 import torch
 
 from hdet import checks
-from hdet.errors import InvalidValueError
+from hdet.errors import InvalidTypeError, InvalidValueError
 
 
 class AbstractHyperparameter(abc.ABC):
@@ -32,10 +33,15 @@ class AbstractHyperparameter(abc.ABC):
         )
         if not isinstance(bounds, tuple | list) or len(bounds) != 2:
             raise InvalidValueError(f"bounds must be a pair (low, high), got {bounds!r}")
+        if not all(isinstance(bound, numbers.Real) for bound in bounds):
+            raise InvalidTypeError(f"bounds must be two numbers, got {bounds!r}")
         low, high = (float(bound) for bound in bounds)
         if not low < high:
             raise InvalidValueError(f"bounds must have low < high, got {bounds!r}")
         self.bounds = (low, high)
+
+    def __repr__(self) -> str:
+        return checks.describe(self)
 
     @property
     def rate_group(self) -> int | None:

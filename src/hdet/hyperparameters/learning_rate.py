@@ -38,9 +38,6 @@ class LearningRate(AbstractHyperparameter):
                 f"bounds of a learning rate must not be negative, got {self.bounds}"
             )
 
-    def __repr__(self) -> str:
-        return f"LearningRate({self.group}, spread_ratio={self.spread_ratio}, bounds={self.bounds})"
-
     @property
     def rate_group(self) -> int:
         """The group."""

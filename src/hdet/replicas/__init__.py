@@ -9,19 +9,29 @@ from typing import Any
 from hdet import checks
 from hdet.errors import HDETWarning, UsageError
 from hdet.replicas.base import AbstractReplicas
-from hdet.replicas.distributed import DistributedReplicas, process_group_is_ready
+from hdet.replicas.distributed import (
+    DistributedReplicas,
+    process_group_is_ready,
+    process_group_size,
+)
 from hdet.replicas.virtual import VirtualReplicas
 
-__all__ = ["AbstractReplicas", "DistributedReplicas", "VirtualReplicas", "resolve"]
+__all__ = [
+    "AbstractReplicas",
+    "DistributedReplicas",
+    "VirtualReplicas",
+    "resolve",
+]
 
 
-def resolve(replicas: Any, *, explores: bool) -> AbstractReplicas:
+def resolve(replicas: Any, *, explores: bool, controls: bool) -> AbstractReplicas:
     """``replicas`` itself; for None the default process group, or else a single replica.
 
     Args:
         replicas: what the user passed.
         explores: whether there is a spread, which needs more than one replica: a forgotten launcher
             must not pass in silence.
+        controls: whether a controller reads the replicas' losses.
     """
     if replicas is None and process_group_is_ready():
         replicas = DistributedReplicas()
@@ -35,6 +45,12 @@ def resolve(replicas: Any, *, explores: bool) -> AbstractReplicas:
         replicas = VirtualReplicas(1)
     remedy = "pass hdet.DistributedReplicas(...), hdet.VirtualReplicas(n) or None"
     found: AbstractReplicas = checks.instance("replicas", replicas, AbstractReplicas, remedy=remedy)
+    if controls and found.num_local > 1 and process_group_size() > 1:
+        raise UsageError(
+            "replicas=VirtualReplicas(n) cannot steer a run of several processes, got a process "
+            f"group of {process_group_size()}, and each would follow its own losses alone; pass "
+            "replicas=None to make every process a replica"
+        )
     if explores and found.num_replicas == 1:
         warnings.warn(
             "spread_ratio has no effect with a single replica; launch several processes with "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,6 +13,22 @@ from hdet.converge.buckets import Waitable
 
 Noise = Callable[[int, int, torch.Tensor], torch.Tensor]
 """(replica, index of the parameter, parameter) -> its noise."""
+
+
+class Steering(NamedTuple):
+    """What replicas ask of the ensemble that steers them."""
+
+    rate_multiplier: Callable[[int, int], float]
+    """(replica, parameter group) -> rho of this cycle."""
+    activate: Callable[[int | None], None]
+    """Write a replica's values into the optimiser; None writes the base values."""
+    in_charge: Callable[[], bool]
+    """Whether the optimiser holds the values that the ensemble wrote. Not so while another
+    scheduler of a SequentialLR, or a user's own hand, sets them: then nothing is explored."""
+    only_rates: bool
+    """Whether nothing but learning rates differs between the replicas."""
+    explores: bool
+    """Whether anything differs between the replicas."""
 
 
 class AbstractReplicas(abc.ABC):
@@ -38,25 +54,23 @@ class AbstractReplicas(abc.ABC):
     def gradients(self) -> str:
         """``"shared"`` if all replicas apply the mean gradient, ``"local"`` if each its own."""
 
+    @property
+    @abc.abstractmethod
+    def perturbed(self) -> bool:
+        """Whether `perturb_` has taken the replicas apart since the last converge."""
+
     @abc.abstractmethod
     def attach(
         self,
         optimizer: torch.optim.Optimizer,
         model: torch.nn.Module | None,
-        *,
-        rate_multiplier: Callable[[int, int], float],
-        activate: Callable[[int | None], None],
-        only_rates: bool,
+        steering: Steering,
     ) -> None:
-        """Get to know the training.
+        """Get to know the training, once, before its first step."""
 
-        Args:
-            optimizer: the optimiser that drives the replicas.
-            model: owner of the buffers, if known.
-            rate_multiplier: (replica, parameter group) -> rho of this cycle.
-            activate: write a replica's values into the optimiser; None restores this process's own.
-            only_rates: whether nothing but learning rates differs between the replicas.
-        """
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Forget what was kept of the replicas: a checkpoint was loaded."""
 
     @abc.abstractmethod
     def gather(self, rows_LK: torch.Tensor) -> torch.Tensor:
@@ -72,7 +86,7 @@ class AbstractReplicas(abc.ABC):
 
     def finite(self, members: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
         """Whether each local replica's parameters are finite, ``[L]``, not waited for."""
-        return tensors.all_finite(members, device).reshape(1)
+        return tensors.all_finite(members, device).expand(self.num_local)
 
     @abc.abstractmethod
     def load(self, replica: int) -> None:

@@ -6,7 +6,7 @@ The only module that touches ``torch.distributed``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,12 +16,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from hdet import checks, optimizers
 from hdet.converge.buckets import Waitable
 from hdet.errors import InvalidTypeError, InvalidValueError, UsageError
-from hdet.replicas.base import AbstractReplicas, Noise
+from hdet.replicas.base import AbstractReplicas, Noise, Steering
 
 
 def process_group_is_ready() -> bool:
     """Whether there is a default process group to use."""
     return dist.is_available() and dist.is_initialized()
+
+
+def process_group_size() -> int:
+    """The number of processes in the default group, 1 without one."""
+    return dist.get_world_size() if process_group_is_ready() else 1
 
 
 class DistributedReplicas(AbstractReplicas):
@@ -51,7 +56,8 @@ class DistributedReplicas(AbstractReplicas):
             )
         self._gradients = checks.one_of("gradients", gradients, ("shared", "local"))
         self._group = _group_of(process_group, mesh)
-        self._device = torch.device("cpu")
+        self._params: list[torch.Tensor] = []
+        self._perturbed = False
 
     def __repr__(self) -> str:
         return f"DistributedReplicas({self.num_replicas} processes, gradients={self.gradients!r})"
@@ -79,26 +85,32 @@ class DistributedReplicas(AbstractReplicas):
         """How the gradients reach the replicas."""
         return self._gradients
 
+    @property
+    def perturbed(self) -> bool:
+        """Whether `perturb_` has taken the replicas apart since the last converge."""
+        return self._perturbed
+
     def attach(
         self,
         optimizer: torch.optim.Optimizer,
         model: torch.nn.Module | None,
-        *,
-        rate_multiplier: Callable[[int, int], float],
-        activate: Callable[[int | None], None],
-        only_rates: bool,
+        steering: Steering,
     ) -> None:
-        """Check that parameters are not sharded over the replicas, and note where they live."""
-        params = optimizers.parameters(optimizer)
+        """Check that parameters are not sharded over the replicas."""
+        del steering
+        self._params = optimizers.parameters(optimizer)
+        _check_whole(optimizer, model)
         ranks = set(dist.get_process_group_ranks(self._group or dist.group.WORLD))
-        for param in params:
+        for param in self._params:
             _check_not_sharded_over(ranks, param)
-        if params:
-            self._device = params[0].device
+
+    def reset(self) -> None:
+        """Nothing is kept but in the model and the optimiser."""
+        self._perturbed = False
 
     def gather(self, rows_LK: torch.Tensor) -> torch.Tensor:
         """One all-gather of one small tensor; the only wait of a cycle."""
-        row_K = rows_LK.to(self._device).reshape(-1)
+        row_K = rows_LK.reshape(-1)
         rows = [torch.empty_like(row_K) for _ in range(self.num_replicas)]
         dist.all_gather(rows, row_K, group=self._group)
         return torch.stack(rows).cpu().to(torch.float64)
@@ -109,13 +121,14 @@ class DistributedReplicas(AbstractReplicas):
         `torch.distributed.all_gather_object` would use the current CUDA device, which scripts that
         never call ``torch.cuda.set_device`` share between ranks; and it unpickles what it receives.
         """
+        device = self._params[0].device
         text = json.dumps(item).encode()
-        own_size = torch.tensor([len(text)], device=self._device)
+        own_size = torch.tensor([len(text)], device=device)
         sizes = [torch.empty_like(own_size) for _ in range(self.num_replicas)]
         dist.all_gather(sizes, own_size, group=self._group)
         width = max(int(size) for size in sizes)
         padded = torch.tensor([*text, *bytes(width - len(text))], dtype=torch.uint8)
-        own = padded.to(self._device)
+        own = padded.to(device)
         texts = [torch.empty_like(own) for _ in range(self.num_replicas)]
         dist.all_gather(texts, own, group=self._group)
         return [
@@ -139,12 +152,14 @@ class DistributedReplicas(AbstractReplicas):
         """Nothing was put in place."""
 
     def merge_(self, valid_R: Sequence[bool], *, include_state: bool) -> None:
-        """Nothing to do: one replica lives here."""
+        """One replica lives here, and it has been averaged with the others."""
+        self._perturbed = False
 
     def perturb_(self, params: Sequence[torch.Tensor], noise: Noise) -> None:
         """Add this replica's noise."""
         for index, param in enumerate(params):
             param.add_(noise(self.replica, index, param))
+        self._perturbed = self.num_replicas > 1
 
 
 def _group_of(process_group: Any, mesh: DeviceMesh | None) -> dist.ProcessGroup | None:
@@ -168,6 +183,20 @@ def _group_of(process_group: Any, mesh: DeviceMesh | None) -> dist.ProcessGroup 
         )
     group: dist.ProcessGroup = checks.instance("process_group", process_group, dist.ProcessGroup)
     return group
+
+
+def _check_whole(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    """FSDP1 and ZeRO hide which part of the model a rank holds: refuse them by name."""
+    members = [optimizer, *(() if model is None else model.modules())]
+    members += optimizers.parameters(optimizer)
+    kinds = {type(member).__name__ for member in members}
+    sharding = kinds & {"FullyShardedDataParallel", "FlatParameter", "ZeroRedundancyOptimizer"}
+    if sharding:
+        raise InvalidValueError(
+            f"replicas must hold whole copies of the model, got {sorted(sharding)}; use DDP, or "
+            "fully_shard() on a 2-D mesh (HSDP) with "
+            'replicas=hdet.DistributedReplicas(mesh=device_mesh["replicate"])'
+        )
 
 
 def _check_not_sharded_over(ranks: set[int], param: torch.Tensor) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -56,7 +57,11 @@ def _part(batch: Any, index: int, length: int) -> Any:
         return batch[index * length : (index + 1) * length] if batch.dim() > 0 else batch
     if isinstance(batch, Mapping):
         parts = {key: _part(value, index, length) for key, value in batch.items()}
-        return parts if type(batch) is dict else type(batch)(parts)  # type: ignore[call-arg]  # any mapping
+        if not isinstance(batch, MutableMapping):
+            return parts
+        whole = copy.copy(batch)
+        whole.update(parts)
+        return whole
     if isinstance(batch, tuple | list):
         values = [_part(value, index, length) for value in batch]
         # A named tuple takes its fields one by one.

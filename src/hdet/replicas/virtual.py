@@ -8,15 +8,17 @@ storage's affair (`hdet.replicas.storage`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from hdet import checks, optimizers, tensors
+from hdet import checks, optimizers
 from hdet.errors import UsageError
 from hdet.optimizers import weak_hook
-from hdet.replicas.base import AbstractReplicas, Noise
+from hdet.replicas.base import AbstractReplicas, Noise, Steering
+from hdet.replicas.buffers import ReplicaBuffers
 from hdet.replicas.storage import AbstractStorage, CopiesStorage, LineStorage, Offsets
 
 
@@ -35,12 +37,15 @@ class VirtualReplicas(AbstractReplicas):
     optimiser state for each replica elsewhere (AdamW, coupled L2, optimisers we do not know), and
     an optimiser step for each.
 
+    Change parameters between steps by the optimiser alone. What else writes into them there (weight
+    clamping, a checkpoint) is taken up as the new value of all replicas.
+
     Args:
         num_replicas: N, at least 1.
-        exact: True gives the trajectory of N processes under DDP, to rounding, with any optimiser.
-            False always holds two copies: with weight decay, a replica is then off by
-            O((rate * weight_decay * cycle_steps)^2) of its own size within a cycle
-            (``docs/method.md`` has measured figures).
+        exact: True gives the trajectory of N processes under DDP, to rounding. False always holds
+            two copies: with weight decay a replica is then off by a little, of second order in
+            rate * weight_decay * cycle_steps (``docs/performance.md`` has measured figures); with
+            Rprop, ASGD or Adafactor by more.
     """
 
     def __init__(self, num_replicas: int, *, exact: bool = True) -> None:
@@ -48,16 +53,25 @@ class VirtualReplicas(AbstractReplicas):
         self.exact = checks.boolean("exact", exact)
         self._offsets: Offsets = {}
         self._storage: AbstractStorage | None = None
-        self._buffers: _Buffers | None = None
+        self._buffers: ReplicaBuffers | None = None
         self._optimizer: torch.optim.Optimizer | None = None
+        self._steering: Steering | None = None
+        self._owner: weakref.ref[Any] | None = None
+        self._handles: list[Any] = []
         self._loaded: int | None = None
+        self._stepping = False
 
     def __repr__(self) -> str:
         return f"VirtualReplicas({self.num_replicas}, exact={self.exact})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Hooks and the weak reference are made anew: a pickled optimiser comes without its hooks.
+        return {**self.__dict__, "_handles": [], "_owner": None}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self._optimizer is not None:  # a pickled optimiser comes back without its hooks
+        if self._optimizer is not None and self._steering is not None:
+            self._owner = weakref.ref(self._steering.activate.__self__)  # type: ignore[attr-defined]  # a method
             self._register_hooks(self._optimizer)
 
     @property
@@ -75,34 +89,43 @@ class VirtualReplicas(AbstractReplicas):
         """Shared: the micro-batches' gradients accumulate into their mean."""
         return "shared"
 
+    @property
+    def perturbed(self) -> bool:
+        """Whether a warm start's noise has not been averaged away yet."""
+        return bool(self._offsets)
+
     def attach(
         self,
         optimizer: torch.optim.Optimizer,
         model: torch.nn.Module | None,
-        *,
-        rate_multiplier: Callable[[int, int], float],
-        activate: Callable[[int | None], None],
-        only_rates: bool,
+        steering: Steering,
     ) -> None:
         """Choose how to hold the replicas, and follow the optimiser's steps."""
         if self._num_replicas == 1:
             return
-        if self._optimizer is not None:
+        if self._owner is not None and self._owner() is not None:
             raise UsageError(
                 "replicas=VirtualReplicas(...) already drives another scheduler, got it a second "
                 "time; make one VirtualReplicas for each scheduler"
             )
-        linear = only_rates and (optimizers.update_is_linear_in_rate(optimizer) or not self.exact)
-        if linear:
-            self._storage = LineStorage(
-                optimizer, self._num_replicas, self._offsets, rate_multiplier
-            )
-        else:
-            self._storage = CopiesStorage(optimizer, self._num_replicas, self._offsets, activate)
-        if model is not None:
-            self._buffers = _Buffers(model, self._num_replicas)
+        for handle in self._handles:
+            handle.remove()
         self._optimizer = optimizer
+        self._steering = steering
+        self._owner = weakref.ref(steering.activate.__self__)  # type: ignore[attr-defined]  # a method
+        self._storage = None
+        self._choose_storage()
+        self._buffers = None
+        if model is not None and (steering.explores or self._offsets):
+            self._buffers = ReplicaBuffers(model, self._num_replicas)
         self._register_hooks(optimizer)
+
+    def reset(self) -> None:
+        """Start all replicas from the base point, wherever it is when they are next needed."""
+        if self._storage is not None:
+            self._storage.reset()
+        if self._buffers is not None:
+            self._buffers.reset()
 
     def gather(self, rows_LK: torch.Tensor) -> torch.Tensor:
         """All rows are here already."""
@@ -114,40 +137,43 @@ class VirtualReplicas(AbstractReplicas):
 
     def all_reduce(self, flat: torch.Tensor) -> _Done:
         """A sum over one process."""
+        del flat
         return _Done()
 
     def finite(self, members: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
         """Each replica's own parameters."""
-        if self._storage is None:
+        if self._storage is None or not self._storage.forked:
             return super().finite(members, device)
         return self._storage.finite(device)
 
     def load(self, replica: int) -> None:
         """Swap replica's parameters and buffers in, in place."""
-        if self._storage is None:
-            return
+        self._stepping = False
+        self._choose_storage()
         with torch.no_grad():
-            self._storage.load(replica)
+            if self._storage is not None and self._is_steered():
+                self._storage.load(replica)
             if self._buffers is not None:
                 self._buffers.load(replica)
         self._loaded = replica
 
     def unload(self) -> None:
         """Bring the base point back."""
-        if self._storage is None or self._loaded is None:
+        if self._loaded is None:
             return
         with torch.no_grad():
-            self._storage.unload()
+            if self._storage is not None:
+                self._storage.unload()
             if self._buffers is not None:
                 self._buffers.unload()
         self._loaded = None
 
     def merge_(self, valid_R: Sequence[bool], *, include_state: bool) -> None:
         """Set the base point to the mean of the valid replicas; all start from it again."""
-        if self._storage is None:
-            return
         with torch.no_grad():
-            self._storage.merge_(valid_R, include_state=include_state)
+            if self._storage is not None and (self._storage.forked or self._offsets):
+                self._storage.fork()
+                self._storage.merge_(valid_R, include_state=include_state)
             if self._buffers is not None:
                 self._buffers.merge_(valid_R)
         self._offsets.clear()
@@ -163,79 +189,70 @@ class VirtualReplicas(AbstractReplicas):
             param.add_(mean)
             if self.num_replicas > 1:
                 self._offsets[param] = [own - mean for own in noises]
-        if self._storage is not None:
-            self._storage.reset()
+        self.reset()
+
+    def _choose_storage(self) -> None:
+        """Two copies where that is enough; asked anew in each cycle, since groups can change."""
+        optimizer, steering = self._optimizer, self._steering
+        if optimizer is None or steering is None:
+            return
+        if self._storage is not None and self._storage.forked:
+            return
+        on_a_line = optimizers.update_is_linear_in_rate(optimizer) or not self.exact
+        if not steering.explores and not self._offsets:
+            self._storage = None
+        elif steering.only_rates and on_a_line:
+            if not isinstance(self._storage, LineStorage):
+                self._storage = LineStorage(
+                    optimizer, self._num_replicas, self._offsets, steering.rate_multiplier
+                )
+        elif not isinstance(self._storage, CopiesStorage):
+            self._storage = CopiesStorage(
+                optimizer, self._num_replicas, self._offsets, steering.activate
+            )
+
+    def _is_steered(self) -> bool:
+        return self._steering is not None and self._steering.in_charge()
 
     def _register_hooks(self, optimizer: torch.optim.Optimizer) -> None:
-        optimizer.register_step_pre_hook(weak_hook(self._before_step))
-        optimizer.register_step_post_hook(weak_hook(self._after_step))
-        optimizer.register_load_state_dict_post_hook(weak_hook(self._after_load))
+        self._handles = [
+            optimizer.register_step_pre_hook(weak_hook(self._before_step)),
+            optimizer.register_step_post_hook(weak_hook(self._after_step)),
+            optimizer.register_load_state_dict_post_hook(weak_hook(self._after_load)),
+        ]
 
-    def _before_step(self, _: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._stepping:  # a subclass whose step() calls its parent's
+            return
         if self._loaded is not None:
             raise UsageError(
                 f"optimizer.step() was called inside fan_out(), at replica {self._loaded} of "
                 f"{self.num_replicas}; call it once, after the loop"
             )
-        if isinstance(self._storage, CopiesStorage) and (args[1:] or kwargs.get("closure")):
+        self._choose_storage()
+        if self._storage is None:
+            return
+        if kwargs.get("closure", args[1] if len(args) > 1 else None) is not None:
             raise UsageError(
-                "optimizer.step(closure) cannot run on virtual replicas with this optimiser; "
-                "compute the loss in the fan_out() loop and call optimizer.step()"
+                "optimizer.step(closure) would run the closure on the base point alone; compute "
+                "the loss in the fan_out() loop and call optimizer.step()"
             )
-        if self._storage is not None:
-            self._storage.before_step()
+        if self._is_steered():
+            self._storage.fork()
+        elif self._storage.forked:
+            # Somebody else sets the rates now, so nothing is explored: the replicas become one.
+            everyone = [True] * self._num_replicas
+            depends = not optimizers.state_ignores_parameters(optimizer)
+            self.merge_(everyone, include_state=depends)
+        self._stepping = True
 
     def _after_step(self, *_: Any) -> None:
-        if self._storage is not None:
+        if not self._stepping:
+            return
+        if self._storage is not None and self._storage.forked:
             with torch.no_grad():
                 self._storage.after_step()
+        self._stepping = False
 
     def _after_load(self, _: torch.optim.Optimizer) -> None:
-        if self._storage is not None:
-            self._storage.reset()
-
-
-class _Buffers:
-    """Each replica's own buffers: running statistics drift apart between converges."""
-
-    def __init__(self, model: torch.nn.Module, num_replicas: int) -> None:
-        self._model = model
-        self._num_replicas = num_replicas
-        self._copies: list[list[torch.Tensor]] | None = None
-        self._loaded: int | None = None
-
-    def load(self, replica: int) -> None:
-        """Keep what the last replica's forward pass left, then swap this one's in."""
-        live = list(self._model.buffers())
-        if self._copies is None:
-            self._copies = [[b.clone() for b in live] for _ in range(self._num_replicas)]
-        self._keep(live)
-        for buffer, copy in zip(live, self._copies[replica], strict=True):
-            buffer.copy_(copy)
-        self._loaded = replica
-
-    def unload(self) -> None:
-        """Show the mean of the replicas outside the loop."""
-        self._keep(list(self._model.buffers()))
-        self._show_mean(range(self._num_replicas))
-
-    def merge_(self, valid_R: Sequence[bool]) -> None:
-        """The mean of those that count; all start from it again."""
-        self._show_mean([replica for replica, valid in enumerate(valid_R) if valid])
-        self._copies = None
-
-    def _keep(self, live: list[torch.Tensor]) -> None:
-        if self._loaded is not None and self._copies is not None:
-            for copy, buffer in zip(self._copies[self._loaded], live, strict=True):
-                copy.copy_(buffer)
-        self._loaded = None
-
-    def _show_mean(self, members: Sequence[int]) -> None:
-        if self._copies is None:
-            return
-        for index, buffer in enumerate(self._model.buffers()):
-            own = [self._copies[replica][index] for replica in members]
-            if tensors.is_averaged(buffer):
-                tensors.mean_(buffer, own, wide=True)
-            else:
-                buffer.copy_(own[0])
+        self.reset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,7 +43,7 @@ def _scalar(value: Any) -> torch.Tensor:
                 "example with .mean()"
             )
         return value.detach().reshape(())
-    if isinstance(value, bool) or not isinstance(value, float | int):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidTypeError(
             f"loss must be a floating-point tensor or a float, got {value!r} "
             f"({type(value).__name__})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hdet import tensors
 from hdet.signals.base import AbstractSignal
 
 
@@ -26,7 +27,7 @@ class TrainingLoss(AbstractSignal):
     def observe(self, losses_L: torch.Tensor) -> None:
         """Add one step's losses to the sum."""
         if self._sum_L is None or self._sum_L.device != losses_L.device:
-            dtype = torch.float32 if losses_L.device.type == "mps" else torch.float64
+            dtype = tensors.widest(losses_L.device)
             carried = self._sum_L
             self._sum_L = torch.zeros_like(losses_L, dtype=dtype)
             if carried is not None:
@@ -37,7 +38,8 @@ class TrainingLoss(AbstractSignal):
     def measure(self, num_local: int, device: torch.device) -> torch.Tensor:
         """The mean loss of each local replica."""
         if self._sum_L is None or self._num_steps == 0:
-            return torch.full((num_local,), float("nan"), device=device)
+            dtype = tensors.widest(device)
+            return torch.full((num_local,), float("nan"), device=device, dtype=dtype)
         return (self._sum_L / self._num_steps).to(device)
 
     def reset(self) -> None:

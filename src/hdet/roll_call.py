@@ -1,0 +1,85 @@
+"""Once a cycle every replica says where it stands: the only wait for the device in between."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from hdet import agreement, tensors
+from hdet.converge import Selection
+from hdet.errors import NonFiniteError
+from hdet.replicas import AbstractReplicas
+from hdet.signals import AbstractSignal
+
+logger = logging.getLogger("hdet")
+
+
+class RollCall(NamedTuple):
+    """What all replicas answered, the same on each of them."""
+
+    losses: list[float]
+    """Each replica's signal; NaN where it has none."""
+    valid: list[bool]
+    """Who counts: finite parameters and, where losses were reported, a finite one. Losses that are
+    bad everywhere disqualify nobody's parameters."""
+
+
+def roll_call(
+    replicas: AbstractReplicas,
+    signal: AbstractSignal,
+    device: torch.device,
+    *,
+    step: int,
+    num_observed: int,
+    selection: Selection | None,
+) -> RollCall:
+    """Gather a packed row from each replica; raise where they differ and must not.
+
+    Args:
+        replicas: who is asked.
+        signal: what the cycle measured.
+        device: where the row is packed.
+        step: steps taken so far, which must agree.
+        num_observed: how many of the cycle's losses were reported.
+        selection: the tensors about to be averaged, whose layout must agree; None if none are.
+    """
+    num_local = replicas.num_local
+    signal_L = signal.measure(num_local, device).to(tensors.widest(device))
+    finite_L = torch.ones_like(signal_L)
+    fingerprint = 0
+    if selection is not None:
+        finite_L.copy_(replicas.finite(selection.parameters, device))
+        fingerprint = selection.fingerprint()
+    own_L3 = signal_L.new_tensor([step, fingerprint, num_observed]).expand(num_local, 3)
+    row_L5 = torch.cat([own_L3, signal_L[:, None], finite_L[:, None]], dim=1)
+    rows_R5 = replicas.gather(row_L5).tolist()
+    agreement.check_same("the number of steps taken", [int(row[0]) for row in rows_R5])
+    if selection is not None and len({row[1] for row in rows_R5}) > 1:
+        listings = replicas.gather_objects(selection.describe())
+        agreement.check_same("tensors to average", listings)
+    finite = [bool(row[4]) for row in rows_R5]
+    sound = [
+        ok and (row[2] == 0 or math.isfinite(row[3]))
+        for ok, row in zip(finite, rows_R5, strict=True)
+    ]
+    return RollCall([row[3] for row in rows_R5], sound if any(sound) else finite)
+
+
+def report_bad(valid: Sequence[bool], step: int) -> None:
+    """Log who is left out; raise if nobody is left."""
+    if not any(valid):
+        raise NonFiniteError(
+            f"all {len(valid)} replicas have NaN or infinite parameters at step {step}: the run "
+            "has diverged; go back to a checkpoint and lower the rate"
+        )
+    if not all(valid):
+        logger.warning(
+            "step %d: replicas %s have a non-finite loss or non-finite parameters; they are left "
+            "out of the mean and restored from it",
+            step,
+            [replica for replica, ok in enumerate(valid) if not ok],
+        )
