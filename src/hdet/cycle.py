@@ -112,6 +112,7 @@ class Ensemble:
                 only_rates=all(h.rate_group is not None for h in self.hyperparameters),
                 explores=explores,
             ),
+            owner=self,
         )
         if self.averages:
             self._values.guard_checkpoints()
@@ -132,8 +133,7 @@ class Ensemble:
     @property
     def base_values(self) -> dict[str, float]:
         """The shared base value of each hyperparameter, by name; waits for the device."""
-        names = [h.name for h in self.hyperparameters]
-        return dict(zip(names, self._values.base, strict=True))
+        return dict(zip((h.name for h in self.hyperparameters), self._values.base, strict=True))
 
     def replica_values(self, replica: int) -> dict[str, float]:
         """A replica's value of each hyperparameter (Eq. 1), by name, on any replica."""

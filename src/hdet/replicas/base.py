@@ -65,6 +65,7 @@ class AbstractReplicas(abc.ABC):
         optimizer: torch.optim.Optimizer,
         model: torch.nn.Module | None,
         steering: Steering,
+        owner: object,
     ) -> None:
         """Get to know the training, once, before its first step."""
 

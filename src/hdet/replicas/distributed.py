@@ -95,9 +95,10 @@ class DistributedReplicas(AbstractReplicas):
         optimizer: torch.optim.Optimizer,
         model: torch.nn.Module | None,
         steering: Steering,
+        owner: object,
     ) -> None:
         """Check that parameters are not sharded over the replicas."""
-        del steering
+        del steering, owner
         self._params = optimizers.parameters(optimizer)
         _check_whole(optimizer, model)
         ranks = set(dist.get_process_group_ranks(self._group or dist.group.WORLD))
@@ -188,9 +189,11 @@ def _group_of(process_group: Any, mesh: DeviceMesh | None) -> dist.ProcessGroup 
 def _check_whole(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
     """FSDP1 and ZeRO hide which part of the model a rank holds: refuse them by name."""
     members = [optimizer, *(() if model is None else model.modules())]
-    members += optimizers.parameters(optimizer)
-    kinds = {type(member).__name__ for member in members}
-    sharding = kinds & {"FullyShardedDataParallel", "FlatParameter", "ZeroRedundancyOptimizer"}
+    sharding = {type(member).__name__ for member in members}
+    sharding &= {"FullyShardedDataParallel", "ZeroRedundancyOptimizer"}
+    # The mark that FSDP1 leaves on flat parameters and on the original ones that view into them.
+    if any(hasattr(param, "_fsdp_flattened") for param in optimizers.parameters(optimizer)):
+        sharding.add("FSDP parameters")
     if sharding:
         raise InvalidValueError(
             f"replicas must hold whole copies of the model, got {sorted(sharding)}; use DDP, or "

@@ -59,7 +59,7 @@ class VirtualReplicas(AbstractReplicas):
         self._owner: weakref.ref[Any] | None = None
         self._handles: list[Any] = []
         self._loaded: int | None = None
-        self._stepping = False
+        self._stepping = 0
 
     def __repr__(self) -> str:
         return f"VirtualReplicas({self.num_replicas}, exact={self.exact})"
@@ -70,8 +70,7 @@ class VirtualReplicas(AbstractReplicas):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        if self._optimizer is not None and self._steering is not None:
-            self._owner = weakref.ref(self._steering.activate.__self__)  # type: ignore[attr-defined]  # a method
+        if self._optimizer is not None:
             self._register_hooks(self._optimizer)
 
     @property
@@ -99,6 +98,7 @@ class VirtualReplicas(AbstractReplicas):
         optimizer: torch.optim.Optimizer,
         model: torch.nn.Module | None,
         steering: Steering,
+        owner: object,
     ) -> None:
         """Choose how to hold the replicas, and follow the optimiser's steps."""
         if self._num_replicas == 1:
@@ -112,7 +112,7 @@ class VirtualReplicas(AbstractReplicas):
             handle.remove()
         self._optimizer = optimizer
         self._steering = steering
-        self._owner = weakref.ref(steering.activate.__self__)  # type: ignore[attr-defined]  # a method
+        self._owner = weakref.ref(owner)
         self._storage = None
         self._choose_storage()
         self._buffers = None
@@ -148,7 +148,7 @@ class VirtualReplicas(AbstractReplicas):
 
     def load(self, replica: int) -> None:
         """Swap replica's parameters and buffers in, in place."""
-        self._stepping = False
+        self._stepping = 0
         self._choose_storage()
         with torch.no_grad():
             if self._storage is not None and self._is_steered():
@@ -222,7 +222,8 @@ class VirtualReplicas(AbstractReplicas):
         ]
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._stepping:  # a subclass whose step() calls its parent's
+        if self._stepping > 0:  # a subclass whose step() calls its parent's, or a replica's own
+            self._stepping += 1
             return
         if self._loaded is not None:
             raise UsageError(
@@ -230,8 +231,12 @@ class VirtualReplicas(AbstractReplicas):
                 f"{self.num_replicas}; call it once, after the loop"
             )
         self._choose_storage()
-        if self._storage is None:
-            return
+        if self._storage is not None:
+            self._prepare(optimizer, args, kwargs)
+        self._stepping = 1
+
+    def _prepare(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        assert self._storage is not None
         if kwargs.get("closure", args[1] if len(args) > 1 else None) is not None:
             raise UsageError(
                 "optimizer.step(closure) would run the closure on the base point alone; compute "
@@ -244,15 +249,12 @@ class VirtualReplicas(AbstractReplicas):
             everyone = [True] * self._num_replicas
             depends = not optimizers.state_ignores_parameters(optimizer)
             self.merge_(everyone, include_state=depends)
-        self._stepping = True
 
     def _after_step(self, *_: Any) -> None:
-        if not self._stepping:
-            return
-        if self._storage is not None and self._storage.forked:
+        if self._stepping == 1 and self._storage is not None and self._storage.forked:
             with torch.no_grad():
                 self._storage.after_step()
-        self._stepping = False
+        self._stepping = max(self._stepping - 1, 0)
 
     def _after_load(self, _: torch.optim.Optimizer) -> None:
         self.reset()
