@@ -90,8 +90,11 @@ def algorithm_1(
     literal: bool = False,
     f_div: float = 25.0,
     f_final: float = 1e4,
+    rescue: bool = False,
 ) -> list[list[list[float]]]:
-    """Rates `[step][group][replica]` for steps 0 .. num_steps; no limit on a step, no bounds.
+    """Rates `[step][group][replica]` for steps 0 .. num_steps; by default the printed equations.
+
+    `rescue` keeps a tenth of a decayed rate where Eq. 7 would leave none.
 
     `warmup_steps=None` is auto-LR off. `losses(step, rates)` gives each replica's training loss at
     a step, and `permutation(cycle, group)` Eq. 9's pi.
@@ -125,9 +128,12 @@ def algorithm_1(
                 for g in groups:
                     eta = [eta_bar[g] * rho[order[g][r]] for r in range(n)]
                     d = delta(eta, weights(mean_losses, sigma))
+                    before = eta_bar[g]
                     velocity[g], eta_bar[g] = meta_update(
-                        velocity[g], d, eta_bar[g], beta, lam, gammas[g]
+                        velocity[g], d, before, beta, lam, gammas[g]
                     )
+                    if rescue and eta_bar[g] <= 0:  # ours, not the paper's
+                        velocity[g], eta_bar[g] = 0.0, 0.1 * before * (1 - gammas[g])
             order = [list(permutation(step // cycle_steps, g)) for g in groups]
         if in_charge and not gammas:
             gammas = _gammas(

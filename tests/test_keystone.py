@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -19,11 +21,17 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def compare(
-    pool: Pool, optimizer: str, num_replicas: int, dtype: torch.dtype, *, batch_norm: bool = False
+    pool: Pool,
+    optimizer: str,
+    num_replicas: int,
+    dtype: torch.dtype,
+    *,
+    batch_norm: bool = False,
+    **settings: Any,
 ) -> tuple[float, float, float]:
     """Relative errors of the replicas, of the converged point and of the base values."""
     virtual = training.train_virtual(
-        optimizer, num_replicas, dtype, NUM_STEPS, batch_norm=batch_norm
+        optimizer, num_replicas, dtype, NUM_STEPS, batch_norm=batch_norm, **settings
     )
     ranks = pool.run(
         training.train_process,
@@ -34,7 +42,7 @@ def compare(
         NUM_STEPS,
         batch_norm,
         "shared",
-        {},
+        settings,
     )
     replicas = torch.stack([rank["replica"] for rank in ranks])
     assert all(torch.equal(rank["converged"], ranks[0]["converged"]) for rank in ranks)
@@ -68,6 +76,12 @@ def test_virtual_replicas_equal_processes_for_every_optimizer(pool: Pool, optimi
 def test_virtual_replicas_equal_processes_with_batch_norm(pool: Pool) -> None:
     # Not Adam: a bias ahead of the norm has no gradient but rounding, which Adam would amplify.
     errors = compare(pool, "sgd", 4, torch.float64, batch_norm=True)
+    assert max(errors) <= TOLERANCE[torch.float64]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_virtual_replicas_equal_processes_while_momentum_cycles(pool: Pool, optimizer: str) -> None:
+    errors = compare(pool, optimizer, 3, torch.float64, cycle_momentum=True)
     assert max(errors) <= TOLERANCE[torch.float64]
 
 

@@ -222,11 +222,16 @@ class TestStorage:
         model, opt = training.build("adamw", torch.float32)
         ensemble = ensemble_of(opt)
         one_step(ensemble, model, torch.randn(8, 5))
-        reference = weakref.ref(ensemble)
+        reference = weakref.ref(ensemble.replicas)
         del ensemble
         gc.collect()
         assert reference() is None
+        calls: list[int] = []
+        step = torch.optim.AdamW.step.__wrapped__
+        torch.optim.AdamW.step.__wrapped__ = lambda *_: calls.append(1)
         opt.step()
+        torch.optim.AdamW.step.__wrapped__ = step
+        assert calls == [], "a storage that is gone still steps its replicas"
 
 
 class TestFaults:

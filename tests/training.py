@@ -33,6 +33,7 @@ OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "adadelta": (torch.optim.Adadelta, {}),
     "adamax": (torch.optim.Adamax, {}),
     "adafactor": (torch.optim.Adafactor, {}),
+    "asgd": (torch.optim.ASGD, {}),
 }
 
 

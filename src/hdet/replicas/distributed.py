@@ -106,8 +106,7 @@ class DistributedReplicas(AbstractReplicas):
             _check_not_sharded_over(ranks, param)
 
     def reset(self) -> None:
-        """Nothing is kept but in the model and the optimiser."""
-        self._perturbed = False
+        """Nothing is kept but in the model and the optimiser; a warm start outlives a jump."""
 
     def gather(self, rows_LK: torch.Tensor) -> torch.Tensor:
         """One all-gather of one small tensor; the only wait of a cycle."""
