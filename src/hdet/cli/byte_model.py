@@ -50,11 +50,13 @@ def draw(data: torch.Tensor, num_sequences: int, length: int, seed: int) -> torc
 class ByteModel(nn.Module):
     """A pre-norm transformer over bytes."""
 
-    def __init__(self, *, width: int = 64, num_layers: int = 2, length: int = 64) -> None:
+    def __init__(
+        self, *, width: int = 64, num_layers: int = 2, length: int = 64, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(256, width)
         self.position = nn.Parameter(0.02 * torch.randn(length, width))
-        self.blocks = nn.ModuleList(_Block(width) for _ in range(num_layers))
+        self.blocks = nn.ModuleList(_Block(width, dropout) for _ in range(num_layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 256, bias=False)
 
@@ -69,8 +71,9 @@ class ByteModel(nn.Module):
 
 
 class _Block(nn.Module):
-    def __init__(self, width: int, num_heads: int = 4) -> None:
+    def __init__(self, width: int, dropout: float, num_heads: int = 4) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.num_heads = num_heads
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
@@ -84,6 +87,7 @@ class _Block(nn.Module):
         split = (batch, length, 3, self.num_heads, width // self.num_heads)
         query, key, value = self.qkv(self.norm_1(hidden)).view(split).permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        hidden = hidden + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        out: torch.Tensor = hidden + self.mlp(self.norm_2(hidden))
+        mixed = mixed.transpose(1, 2).reshape(batch, length, width)
+        hidden = hidden + self.dropout(self.out(mixed))
+        out: torch.Tensor = hidden + self.dropout(self.mlp(self.norm_2(hidden)))
         return out
