@@ -108,6 +108,44 @@ def test_the_demo_runs_with_one_replica(capsys: pytest.CaptureFixture[str]) -> N
     assert "OneCycleLR" in capsys.readouterr().out
 
 
+def test_the_demo_trains_on_one_thread_and_gives_the_others_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With several threads and a busy core, every small operation waits for a spinning one."""
+    seen = []
+    monkeypatch.setattr(
+        "hdet.cli.demo._compare", lambda options: seen.append(torch.get_num_threads())
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert cli.main(SMALL) == 0
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_demo_shows_its_progress_in_lines_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hdet.cli.demo.LINE_STEPS", 2)
+    assert cli.main(SMALL) == 0
+    shown = re.findall(r"^step (\d)/4 .*hdet", capsys.readouterr().out, re.MULTILINE)
+    assert shown == ["2", "4"]
+
+
+def test_the_demo_prints_its_warnings_in_one_line() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "hdet", *SMALL, "--cycle-steps", "5"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert result.stderr.startswith("hdet demo: warning: cycle_steps=5 is longer than the run")
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_without_a_spread_both_demos_are_the_same_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*SMALL, "--spread", "0", "--replicas", "1"]) == 0
     numbers = re.findall(r"(\d\.\d{4}) .*?(\d\.\d{4})", capsys.readouterr().out)
@@ -116,7 +154,12 @@ def test_without_a_spread_both_demos_are_the_same_run(capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--steps", "0"], "--steps must be an integer >= 1"), (["--spread", "1.5"], "spread_ratio")],
+    [
+        (["--steps", "0"], "--steps must be an integer >= 1"),
+        (["--spread", "1.5"], "spread_ratio"),
+        (["--max-lr", "-1"], r"--max-lr must be a finite number in (0, inf], got -1.0"),
+        (["--max-lr", "nan"], "--max-lr must be a finite number"),
+    ],
 )
 def test_the_command_fails_in_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import hdet
 from hdet.cli import demo
-from hdet.errors import HDETError
+from hdet.errors import HDETError, HDETWarning
 
 COMMANDS = (demo,)
 
@@ -25,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_parser(commands)
     options = parser.parse_args(arguments)
     try:
-        options.run(options)
+        with _plain_warnings(f"hdet {options.command}"):
+            options.run(options)
     except HDETError as error:
         print(f"hdet {options.command}: {error}", file=sys.stderr)
         return 1
@@ -33,3 +37,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hdet {options.command}: stopped", file=sys.stderr)
         return 1
     return 0
+
+
+@contextmanager
+def _plain_warnings(prefix: str) -> Iterator[None]:
+    """Print our warnings as lines to read, without the source line that raised them."""
+    default: Callable[..., str] = warnings.formatwarning
+
+    def formatted(message: Any, category: type[Warning], *rest: Any, **named: Any) -> str:
+        if issubclass(category, HDETWarning):
+            return f"{prefix}: warning: {message}\n"
+        return default(message, category, *rest, **named)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = default

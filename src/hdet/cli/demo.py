@@ -16,6 +16,8 @@ from hdet.errors import UsageError
 LENGTH = 64
 CORPUS_BYTES = 6_000_000
 NUM_VALIDATION = 256
+LINE_STEPS = 50
+"""Steps between two lines of progress where the output is no terminal and has no bar."""
 
 
 class Run(NamedTuple):
@@ -47,8 +49,25 @@ def add_parser(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train both, one step of each in turn, and print a table."""
+    _check(options)
+    threads = torch.get_num_threads()
+    # Layers this small gain nothing from more threads, and where another job holds one of the
+    # cores OpenMP spins at every operation: the same run then takes a hundred times as long.
+    torch.set_num_threads(1)
+    try:
+        _compare(options)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """What nothing further down would refuse under the option's own name."""
     for name in ("steps", "replicas", "sequences"):
         hdet.checks.integer(f"--{name}", getattr(options, name), minimum=1)
+    hdet.checks.real("--max-lr", options.max_lr, low=0.0, low_open=True)
+
+
+def _compare(options: argparse.Namespace) -> None:
     console, progress = _display()
     train, validation = corpus(CORPUS_BYTES)
     runs = [_plain(options), _explored(options)]
@@ -72,6 +91,8 @@ def run(options: argparse.Namespace) -> None:
                 f"{own.name} {loss:.3f}" for own, loss in zip(runs, losses, strict=True)
             )
             progress.update(bar, advance=1, losses=shown)
+            if not console.is_terminal and (step + 1) % LINE_STEPS == 0:
+                console.print(f"step {step + 1}/{options.steps}  {shown}")
     for own in runs:
         own.finish()
     held_out = draw(validation, NUM_VALIDATION, LENGTH, seed=options.seed)
@@ -154,6 +175,7 @@ def _display() -> tuple[Any, Any]:
         TimeLeft(),
         TextColumn("{task.fields[losses]}"),
         console=console,
+        disable=not console.is_terminal,
     )
     return console, progress
 
