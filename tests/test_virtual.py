@@ -300,6 +300,41 @@ class TestBuffers:
             model(part)
         assert int(model.norm.num_batches_tracked) == 2
 
+    @pytest.mark.parametrize("shape", ["kept", "grown"])
+    def test_a_buffer_bound_anew_in_the_forward_pass_is_that_replicas_own(self, shape: str) -> None:
+        model = Averages()
+        ensemble = ensemble_of(torch.optim.SGD(model.parameters(), lr=0.1), 2, model=model)
+        x = torch.tensor([[0.0], [0.0], [4.0], [4.0]])
+        for _ in range(3):
+            for _, part in ensemble.fan_out(x):
+                model(part, grow=shape == "grown").sum().backward()
+            assert torch.equal(model.bound, model.written)
+            assert float(model.bound) == float(model.written) > 0
+        for replica, _ in ensemble.fan_out(x):
+            assert float(model.bound) == float(model.written) == [0.0, 3.5][replica]
+        assert len(model.table) == (4 if shape == "grown" else 1)
+        ensemble.step([1.0, 1.0])
+        ensemble.converge()
+        assert float(model.bound) == 1.75
+
+
+class Averages(nn.Module):
+    """Two running means, one written to in place and one bound anew, and a table that may grow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        for name in ("written", "bound"):
+            self.register_buffer(name, torch.zeros(()))
+        self.register_buffer("table", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor, *, grow: bool = False) -> torch.Tensor:
+        self.written.copy_(0.5 * self.written + 0.5 * x.mean())
+        self.bound = 0.5 * self.bound + 0.5 * x.mean()
+        if grow and len(self.table) == 1:
+            self.table = torch.zeros(4)
+        return x * self.weight
+
 
 class Pair(NamedTuple):
     x: torch.Tensor

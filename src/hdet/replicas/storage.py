@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from hdet import optimizers, tensors
+from hdet.replicas.versions import Versions
 
 Offsets = dict[torch.Tensor, list[torch.Tensor]]
 """Parameter -> how far each replica is from the base point at the start of the cycle."""
@@ -193,7 +194,7 @@ class CopiesStorage(AbstractStorage):
         self._activate = activate
         self._copies: list[list[torch.Tensor]] = [[] for _ in range(num_replicas)]
         self._states: list[defaultdict[torch.Tensor, Any]] = []
-        self._versions: list[int] = []
+        self._versions = Versions()
 
     def reset(self) -> None:
         """Forget the replicas' optimiser states too."""
@@ -219,14 +220,14 @@ class CopiesStorage(AbstractStorage):
         _copy(self._params, self._copies[replica])
 
     def _note_versions(self) -> None:
-        self._versions = [param._version for param in self._params]
+        self._versions.note(self._params)
 
     def _take_up_changes(self) -> None:
         """A parameter that others wrote to since our last write has that value on all replicas."""
-        for index, (param, version) in enumerate(zip(self._params, self._versions, strict=True)):
-            if param._version != version:
+        for index, changed in enumerate(self._versions.changed()):
+            if changed:
                 for own in self._copies:
-                    own[index].copy_(param)
+                    own[index].copy_(self._params[index])
         self._note_versions()
 
     def after_step(self) -> None:
