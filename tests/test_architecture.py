@@ -20,6 +20,7 @@ STAGES = ("signals", "controllers", "hyperparameters", "replicas", "converge")
 ALLOWED = {
     "functional": set(),
     "optimizers": set(),
+    "ownership": set(),
     "agreement": set(),
     "tensors": set(),
     "checks": set(),
@@ -28,10 +29,18 @@ ALLOWED = {
     "controllers": {"functional"},
     "hyperparameters": {"functional"},
     "converge": {"optimizers", "replicas.base"},
-    "replicas": {"functional", "optimizers", "converge.buckets"},
+    "replicas": {"functional", "optimizers", "ownership", "converge.buckets"},
     "plan": {"hyperparameters"},
     "assignment": {"functional", "hyperparameters"},
-    "values": {"assignment", "controllers", "hyperparameters", "optimizers", "plan", "replicas"},
+    "values": {
+        "assignment",
+        "controllers",
+        "hyperparameters",
+        "optimizers",
+        "ownership",
+        "plan",
+        "replicas",
+    },
     "roll_call": {"agreement", "converge", "replicas", "signals"},
     "warm_start": {"functional", "replicas"},
 }

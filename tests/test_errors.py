@@ -294,6 +294,21 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         VALUE,
         "ensemble's own optimizer",
     ),
+    "a schedule that explores by itself": (
+        lambda: ensemble(optimizer=(o := sgd()), schedule=one_cycle(optimizer=o)),
+        TYPE,
+        r"plain LRScheduler, got one that explores by itself \(OneCycleLR\); pass torch's own",
+    ),
+    "a chain with one that explores by itself": (
+        lambda: ensemble(
+            optimizer=(o := sgd()),
+            schedule=torch.optim.lr_scheduler.SequentialLR(
+                o, [torch.optim.lr_scheduler.ConstantLR(o), one_cycle(optimizer=o)], [2]
+            ),
+        ),
+        TYPE,
+        r"explores by itself \(SequentialLR\)",
+    ),
     "a step too many": (
         lambda: [
             ensemble_

@@ -20,12 +20,13 @@ from hdet.controllers import AbstractController, FixedController
 from hdet.converge import Selection, converge_, select
 from hdet.errors import HDETWarning, InvalidValueError, UsageError
 from hdet.hyperparameters import AbstractHyperparameter
+from hdet.ownership import WeakMethod
 from hdet.plan import Value
 from hdet.replicas import AbstractReplicas, resolve
 from hdet.replicas.base import Steering
 from hdet.replicas.split import split
 from hdet.roll_call import RollCall, report_bad, roll_call
-from hdet.signals import AbstractSignal, Losses, TrainingLoss, read_losses
+from hdet.signals import AbstractSignal, Intake, Losses, TrainingLoss
 from hdet.values import Values, checked_hyperparameters, checked_optimizer
 
 STATE_VERSION = 1
@@ -99,7 +100,7 @@ class Ensemble:
             self.replicas,
         )
         self._step = self._converged_step = 0
-        self._observed_step, self._num_observed = -1, 0
+        self._intake = Intake(self.signal, self.replicas.num_local)
         self._compared = self._warned = self._fanning_out = False
         self._note_trained()
         self.replicas.attach(
@@ -107,8 +108,8 @@ class Ensemble:
             self.model,
             Steering(
                 rate_multiplier=self._assignment.rate_multiplier,
-                activate=self._values.write,
-                in_charge=self._values.in_charge,
+                activate=WeakMethod(self._values.write),
+                in_charge=WeakMethod(self._values.in_charge),
                 only_rates=all(h.rate_group is not None for h in self.hyperparameters),
                 explores=explores,
             ),
@@ -155,14 +156,7 @@ class Ensemble:
 
     def observe(self, loss: Losses) -> None:
         """Hand over a step's loss ahead of a bare ``step()``, where a trainer makes that call."""
-        if self._observed_step == self._step:
-            raise UsageError(
-                f"the loss of step {self._step} was handed over twice; call either step(loss), or "
-                "observe(loss) and a bare step()"
-            )
-        self.signal.observe(read_losses(loss, self.replicas.num_local))
-        self._observed_step = self._step
-        self._num_observed += 1
+        self._intake.take(loss, self._step)
 
     def step(self, loss: Losses | None = None) -> None:
         """Count one optimiser step; at the end of a cycle measure, converge, control and reassign.
@@ -296,8 +290,7 @@ class Ensemble:
         losses = self._converge() if self.averages else self._roll_call(None).losses
         self._values.control(self._step, losses)
         self._assignment.draw(self._step // self.cycle_steps)
-        self.signal.reset()
-        self._num_observed = 0
+        self._intake.end_cycle()
 
     def _converge(self) -> list[float]:
         """Eq. 3 over the sound replicas; return each one's signal, NaN where it has none."""
@@ -321,7 +314,7 @@ class Ensemble:
             self.signal,
             optimizers.parameters(self.optimizer)[0].device,
             step=self._step,
-            num_observed=self._num_observed,
+            num_observed=self._intake.num_observed,
             selection=selection,
         )
 
@@ -330,7 +323,7 @@ class Ensemble:
     def _observe_or_refuse(self, loss: Losses | None) -> None:
         if loss is not None:
             self.observe(loss)
-        elif self._controls and self.signal.needs_loss and self._observed_step != self._step:
+        elif self._controls and self.signal.needs_loss and not self._intake.has(self._step):
             raise UsageError(
                 "step() needs the training loss, because the controller weighs the replicas by it "
                 f"({self.controller!r}); call step(loss), or ensemble.observe(loss) before a bare "
@@ -348,8 +341,7 @@ class Ensemble:
 
     def _jump(self, step: int, converged_step: int) -> None:
         self._step, self._converged_step = step, converged_step
-        self._observed_step, self._num_observed = -1, 0
-        self.signal.reset()
+        self._intake.reset()
         self.replicas.reset()
         self._assignment.draw(step // self.cycle_steps)
 
@@ -393,8 +385,13 @@ class Ensemble:
             }
         agreement.check_settings(self.replicas.gather_objects(own))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "in_charge": self._values.in_charge()}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
+        in_charge = state.pop("in_charge")
         self.__dict__.update(state)
         if self.averages:  # a pickled optimiser comes back without its hooks
             self._values.guard_checkpoints()
-        self._values.note_written()
+        if in_charge:  # tensors are told by their identity, which is another in a copy
+            self._values.note_written()

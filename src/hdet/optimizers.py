@@ -16,9 +16,7 @@ costs more. Matching is by exact class: a subclass may override the update.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -84,15 +82,3 @@ def averaged_state(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> lis
             if value.dim() > 0 or of_scalar:
                 names.append(name)
     return names
-
-
-def weak_hook(method: Callable[..., None]) -> Callable[..., None]:
-    """``method`` as an optimiser hook that dies with its owner, a scheduler that is replaced."""
-    reference = weakref.WeakMethod(method)
-
-    def hook(*args: Any) -> None:
-        target = reference()
-        if target is not None:
-            target(*args)
-
-    return hook

@@ -113,6 +113,11 @@ class TorchPlan(AbstractPlan):
                 "schedule must be an LRScheduler that needs no metric, got ReduceLROnPlateau; "
                 "use a controller to react to losses"
             )
+        if _explores(scheduler):
+            raise InvalidTypeError(
+                "schedule must be a plain LRScheduler, got one that explores by itself "
+                f"({type(scheduler).__name__}); pass torch's own scheduler of that shape"
+            )
         if scheduler.optimizer is not optimizer:
             raise InvalidValueError(
                 "schedule must drive the ensemble's own optimizer, got a scheduler of another one"
@@ -150,3 +155,9 @@ class TorchPlan(AbstractPlan):
     def _read(self) -> list[Value]:
         read = (hyperparameter.read(self._optimizer) for hyperparameter in self._hyperparameters)
         return [value.clone() if isinstance(value, torch.Tensor) else value for value in read]
+
+
+def _explores(scheduler: torch.optim.lr_scheduler.LRScheduler) -> bool:
+    """Whether it, or a scheduler inside it, is one of ours, which has an ensemble of its own."""
+    inside = getattr(scheduler, "_schedulers", ())
+    return hasattr(type(scheduler), "ensemble") or any(_explores(own) for own in inside)

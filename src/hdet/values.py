@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hdet import checks, optimizers
+from hdet import checks, optimizers, ownership
 from hdet.assignment import Assignment
 from hdet.controllers import AbstractController
 from hdet.errors import InvalidTypeError, InvalidValueError
@@ -94,23 +94,29 @@ class Values:
 
     def note_written(self) -> None:
         """Remember what stands in the optimiser as ours. Tensors are told by version, unread."""
+        ownership.steer(self._optimizer, self)
         self._written = [_token(h.read(self._optimizer)) for h in self._hyperparameters]
 
     def in_charge(self) -> bool:
         """Whether the optimiser still holds what was written last; does not wait for a device.
 
-        Not so while another scheduler of a SequentialLR, or the user's own hand, sets the values.
+        Not so while another scheduler, of a SequentialLR or one that replaced this, or the user's
+        own hand sets the values.
         """
-        return self._written == [_token(h.read(self._optimizer)) for h in self._hyperparameters]
+        return ownership.steered_by(self._optimizer) is self and self._written == [
+            _token(h.read(self._optimizer)) for h in self._hyperparameters
+        ]
 
     def put_back(self, *, in_charge: bool) -> None:
         """Write ours over a checkpoint's, unless another scheduler drives this optimiser now."""
-        if in_charge or self._any_replica_stands_in_optimizer():
+        steered_by = ownership.steered_by(self._optimizer)
+        ours = steered_by is None or steered_by is self
+        if in_charge or (ours and self._any_replica_stands_in_optimizer()):
             self.write_own()
 
     def guard_checkpoints(self) -> None:
         """An optimiser's checkpoint holds the values of whoever wrote it: put ours back."""
-        hook = optimizers.weak_hook
+        hook = ownership.WeakMethod
         self._optimizer.register_load_state_dict_pre_hook(hook(self._before_load))
         self._optimizer.register_load_state_dict_post_hook(hook(self._after_load))
 

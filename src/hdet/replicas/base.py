@@ -16,7 +16,7 @@ Noise = Callable[[int, int, torch.Tensor], torch.Tensor]
 
 
 class Steering(NamedTuple):
-    """What replicas ask of the ensemble that steers them."""
+    """What replicas ask of the ensemble that steers them, without keeping it alive."""
 
     rate_multiplier: Callable[[int, int], float]
     """(replica, parameter group) -> rho of this cycle."""

@@ -16,7 +16,7 @@ import torch
 
 from hdet import checks, optimizers
 from hdet.errors import UsageError
-from hdet.optimizers import weak_hook
+from hdet.ownership import WeakMethod
 from hdet.replicas.base import AbstractReplicas, Noise, Steering
 from hdet.replicas.buffers import ReplicaBuffers
 from hdet.replicas.storage import AbstractStorage, CopiesStorage, LineStorage, Offsets
@@ -212,13 +212,13 @@ class VirtualReplicas(AbstractReplicas):
             )
 
     def _is_steered(self) -> bool:
-        return self._steering is not None and self._steering.in_charge()
+        return self._steering is not None and bool(self._steering.in_charge())
 
     def _register_hooks(self, optimizer: torch.optim.Optimizer) -> None:
         self._handles = [
-            optimizer.register_step_pre_hook(weak_hook(self._before_step)),
-            optimizer.register_step_post_hook(weak_hook(self._after_step)),
-            optimizer.register_load_state_dict_post_hook(weak_hook(self._after_load)),
+            optimizer.register_step_pre_hook(WeakMethod(self._before_step)),
+            optimizer.register_step_post_hook(WeakMethod(self._after_step)),
+            optimizer.register_load_state_dict_post_hook(WeakMethod(self._after_load)),
         ]
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
