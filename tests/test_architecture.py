@@ -21,7 +21,7 @@ ALLOWED = {
     "functional": set(),
     "optimizers": set(),
     "ownership": set(),
-    "agreement": set(),
+    "agreement": {"optimizers", "replicas"},
     "tensors": set(),
     "checks": set(),
     "errors": set(),
@@ -41,7 +41,7 @@ ALLOWED = {
         "plan",
         "replicas",
     },
-    "roll_call": {"agreement", "converge", "replicas", "signals"},
+    "roll_call": {"agreement", "converge", "optimizers", "replicas", "signals"},
     "warm_start": {"functional", "replicas"},
 }
 ANYBODY = {"errors", "checks", "tensors"}

@@ -578,6 +578,8 @@ def test_misplaced_calls_are_named() -> None:
         ensemble.converge()
     with pytest.raises(hdet.errors.UsageError, match=r"fan_out\(\) was called inside fan_out"):
         next(ensemble.fan_out(batch(0)))
+    with pytest.raises(hdet.errors.UsageError, match=r"step\(\) was called inside fan_out"):
+        scheduler.step([1.0, 1.0, 1.0])
     loop.close()
     ensemble.observe([1.0, 1.0, 1.0])
     with pytest.raises(hdet.errors.UsageError, match="handed over twice"):

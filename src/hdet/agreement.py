@@ -6,13 +6,57 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+import torch
+
+from hdet import optimizers
 from hdet.errors import ReplicaMismatchError
+from hdet.replicas import AbstractReplicas
 
 
-def check_settings(everyone: Sequence[Mapping[str, Any]]) -> None:
-    """Compare the settings of all replicas key by key; the keys of replica 0 lead."""
-    for key in everyone[0]:
-        check_same(key, [settings.get(key) for settings in everyone])
+class Agreement:
+    """Compares what an ensemble was built with, once, ahead of its first other message.
+
+    Args:
+        replicas: who must agree.
+        optimizer: whose settings and parameters must be the same.
+        settings: what else must be, by the name it has in a message.
+    """
+
+    def __init__(
+        self,
+        replicas: AbstractReplicas,
+        optimizer: torch.optim.Optimizer,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._replicas = replicas
+        self._optimizer = optimizer
+        self._settings = settings
+        self.settled = replicas.num_local == replicas.num_replicas
+
+    def settle(self, *, is_on: bool, step: int, base: Sequence[float]) -> None:
+        """Compare; a difference found here is neither a hang nor a wrong mean.
+
+        Args:
+            is_on: whether hdet does anything. If not, ranks may hold different parts of a model.
+            step: steps taken so far.
+            base: the base values.
+        """
+        self.settled = True
+        own: dict[str, Any] = {"whether hdet is switched on": is_on}
+        if is_on:
+            own |= {
+                "base values": list(base),
+                **self._settings,
+                "the number of steps taken": step,
+                "optimizer": type(self._optimizer).__name__,
+                "optimizer settings": optimizers.settings(self._optimizer),
+                "parameters": [
+                    f"{tuple(p.shape)} {p.dtype}" for p in optimizers.parameters(self._optimizer)
+                ],
+            }
+        everyone = self._replicas.gather_objects(own)
+        for key in everyone[0]:
+            check_same(key, [settings.get(key) for settings in everyone])
 
 
 def check_same(key: str, values: Sequence[Any]) -> None:

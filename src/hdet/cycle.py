@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from hdet import agreement, checks, optimizers, plan
+from hdet import checks, optimizers, plan
+from hdet.agreement import Agreement
 from hdet.assignment import Assignment
 from hdet.controllers import AbstractController, FixedController
 from hdet.converge import Selection, converge_, select
@@ -101,7 +102,8 @@ class Ensemble:
         )
         self._step = self._converged_step = 0
         self._intake = Intake(self.signal, self.replicas.num_local)
-        self._compared = self._warned = self._fanning_out = False
+        self._agreement = Agreement(self.replicas, optimizer, self._settings())
+        self._warned = self._fanning_out = False
         self._note_trained()
         self.replicas.attach(
             optimizer,
@@ -178,10 +180,9 @@ class Ensemble:
         All replicas must call it at the same step. It neither moves base values nor starts a new
         cycle, and does nothing where the replicas are together already.
         """
-        if self._fanning_out:
-            raise UsageError("converge() was called inside fan_out(); call it after the loop")
+        self._refuse_inside_loop("converge()")
         if self.averages and (self._step != self._converged_step or self.replicas.perturbed):
-            self._compare_settings()
+            self._agree()
             self._converge()
 
     def fan_out(self, batch: Any) -> Iterator[tuple[int, Any]]:
@@ -191,8 +192,7 @@ class Ensemble:
         ``(loss / ensemble.num_replicas).backward()`` inside the loop, ``optimizer.step()`` after
         it.
         """
-        if self._fanning_out:
-            raise UsageError("fan_out() was called inside fan_out(); leave the first loop first")
+        self._refuse_inside_loop("fan_out()")
         parts = [batch] if self.num_replicas == 1 else split(batch, self.num_replicas)
         self._fanning_out = True
         try:
@@ -244,12 +244,13 @@ class Ensemble:
 
     def advance(self, loss: Losses | None = None) -> None:
         """All of `step` but the values of the coming one."""
+        self._refuse_inside_loop("step()")
         if self.total_steps is not None and self._step >= self.total_steps:
             raise UsageError(
                 f"step() was called {self._step + 1} times, and total_steps is {self.total_steps}; "
                 "build it with the number of optimiser steps that the run takes"
             )
-        self._compare_settings()
+        self._agree()
         if self.is_on:
             self._observe_or_refuse(loss)
         self._step += 1
@@ -296,13 +297,8 @@ class Ensemble:
         """Eq. 3 over the sound replicas; return each one's signal, NaN where it has none."""
         with torch.no_grad(), torch.profiler.record_function("hdet.converge"):
             selection = select(self.optimizer, self.model, self._trained)
-            losses, valid = self._roll_call(selection)
+            losses, valid, include_state = self._roll_call(selection)
             report_bad(valid, self._step)
-            include_state = (
-                self.replicas.gradients == "local"
-                or not optimizers.state_ignores_parameters(self.optimizer)
-                or not all(valid)
-            )
             converge_(selection, self.replicas, valid, include_state=include_state)
         self._converged_step = self._step
         self._note_trained()
@@ -312,13 +308,36 @@ class Ensemble:
         return roll_call(
             self.replicas,
             self.signal,
-            optimizers.parameters(self.optimizer)[0].device,
+            self.optimizer,
             step=self._step,
             num_observed=self._intake.num_observed,
             selection=selection,
         )
 
     # ------------------------------------------------------------------ small parts
+
+    def _refuse_inside_loop(self, call: str) -> None:
+        """A replica's parameters stand in the module there, and leaving the loop replaces them."""
+        if self._fanning_out:
+            raise UsageError(f"{call} was called inside fan_out(); call it after the loop")
+
+    def _settings(self) -> dict[str, Any]:
+        """What replicas must agree on, by the name it has in a message."""
+        return {
+            "hyperparameters": [repr(h) for h in self.hyperparameters],
+            "controller": repr(self.controller),
+            "signal": type(self.signal).__name__,
+            "num_replicas": self.num_replicas,
+            "cycle_steps": self.cycle_steps,
+            "total_steps": self.total_steps,
+            "seed": self.seed,
+            "gradients": self.replicas.gradients,
+            "schedule": self._plan.describe(),
+        }
+
+    def _agree(self) -> None:
+        if not self._agreement.settled:
+            self._agreement.settle(is_on=self.is_on, step=self._step, base=self._values.base)
 
     def _observe_or_refuse(self, loss: Losses | None) -> None:
         if loss is not None:
@@ -359,31 +378,6 @@ class Ensemble:
                 HDETWarning,
                 stacklevel=3,
             )
-
-    def _compare_settings(self) -> None:
-        """Before the first message: a difference found here is neither a hang nor a wrong mean."""
-        if self._compared or self.replicas.num_local == self.num_replicas:
-            return
-        self._compared = True
-        own: dict[str, Any] = {"whether hdet is switched on": self.is_on}
-        if self.is_on:  # switched off, ranks may hold different parts of a model
-            own |= {
-                "hyperparameters": [repr(h) for h in self.hyperparameters],
-                "base values": self._values.base,
-                "controller": repr(self.controller),
-                "signal": type(self.signal).__name__,
-                "num_replicas": self.num_replicas,
-                "cycle_steps": self.cycle_steps,
-                "total_steps": self.total_steps,
-                "seed": self.seed,
-                "the number of steps taken": self._step,
-                "gradients": self.replicas.gradients,
-                "optimizer": type(self.optimizer).__name__,
-                "parameters": [
-                    f"{tuple(p.shape)} {p.dtype}" for p in optimizers.parameters(self.optimizer)
-                ],
-            }
-        agreement.check_settings(self.replicas.gather_objects(own))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "in_charge": self._values.in_charge()}

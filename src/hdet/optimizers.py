@@ -16,6 +16,7 @@ costs more. Matching is by exact class: a subclass may override the update.
 
 from __future__ import annotations
 
+import inspect
 from typing import NamedTuple
 
 import torch
@@ -68,6 +69,23 @@ def update_is_linear_in_rate(optimizer: torch.optim.Optimizer) -> bool:
 def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """All parameters in the optimiser's groups, in order; torch refuses duplicates."""
     return [param for group in optimizer.param_groups for param in group["params"]]
+
+
+def settings(optimizer: torch.optim.Optimizer) -> list[str]:
+    """Each group's settings but its rate, a line each: what replicas must agree on.
+
+    A setting is what a constructor takes. What an optimiser keeps in its groups while it runs, such
+    as the step size that Prodigy finds, may differ between replicas.
+    """
+    names = {
+        name for kind in type(optimizer).__mro__ for name in inspect.signature(kind).parameters
+    }
+    return [
+        f"group {index}: {name}={group[name]!r}"
+        for index, group in enumerate(optimizer.param_groups)
+        for name in sorted(names & set(group) - {"params", "lr"})
+        if isinstance(group[name], bool | int | float | str | tuple | None)
+    ]
 
 
 def averaged_state(optimizer: torch.optim.Optimizer, param: torch.Tensor) -> list[str]:

@@ -6,6 +6,7 @@ An `Ensemble` spreads its replicas around the planned values until a controller 
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,10 @@ class AbstractPlan(abc.ABC):
     @abc.abstractmethod
     def values(self, step: int) -> list[Value]:
         """The values after ``step`` optimiser steps; called with the same step or the next one."""
+
+    @abc.abstractmethod
+    def describe(self) -> list[str]:
+        """What replicas must agree on, a line each, but for the values in use."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -55,14 +60,21 @@ def resolve(
 
 
 class GivenPlan(AbstractPlan):
-    """Values that somebody else computes and puts into ``given`` before they are asked for."""
+    """Values that a scheduler of ours computes, and puts into ``given`` before it asks for them."""
 
-    def __init__(self, given: Sequence[Value]) -> None:
+    def __init__(
+        self, given: Sequence[Value], scheduler: torch.optim.lr_scheduler.LRScheduler
+    ) -> None:
         self.given = list(given)
+        self._description = _describe_scheduler(scheduler)
 
     def values(self, step: int) -> list[Value]:
         """What was given last."""
         return self.given
+
+    def describe(self) -> list[str]:
+        """The scheduler's settings."""
+        return self._description
 
     def state_dict(self) -> dict[str, Any]:
         """Whoever gives the values keeps the state."""
@@ -85,6 +97,14 @@ class ClosedFormPlan(AbstractPlan):
             return list(self._initial)
         factor = checks.real(f"the schedule's factor at step {step}", self._factor(step))
         return [value * factor for value in self._initial]
+
+    def describe(self) -> list[str]:
+        """The function's name and what it is bound to."""
+        factor = self._factor
+        if isinstance(factor, functools.partial):
+            bound = {"args": factor.args, **factor.keywords}
+            return [*_lines("function", factor.func), *_lines("bound", bound)]
+        return _lines("function", factor)
 
     def state_dict(self) -> dict[str, Any]:
         """The initial values; the factor is the user's code."""
@@ -138,6 +158,10 @@ class TorchPlan(AbstractPlan):
             self._step = step
         return self._values
 
+    def describe(self) -> list[str]:
+        """The scheduler's settings."""
+        return _describe_scheduler(self._scheduler)
+
     def state_dict(self) -> dict[str, Any]:
         """The scheduler's state and the planned rates it stands at."""
         return {
@@ -161,3 +185,33 @@ def _explores(scheduler: torch.optim.lr_scheduler.LRScheduler) -> bool:
     """Whether it, or a scheduler inside it, is one of ours, which has an ensemble of its own."""
     inside = getattr(scheduler, "_schedulers", ())
     return hasattr(type(scheduler), "ensemble") or any(_explores(own) for own in inside)
+
+
+_PROGRESS = {"last_epoch", "_step_count", "_last_lr"}
+_KEPT_IN_GROUPS = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
+
+
+def _describe_scheduler(scheduler: torch.optim.lr_scheduler.LRScheduler) -> list[str]:
+    """Its settings, a line each; also those that torch's schedulers keep in the optimiser."""
+    settings = {name: own for name, own in vars(scheduler).items() if name not in _PROGRESS}
+    kept = [
+        {name: group[name] for name in _KEPT_IN_GROUPS if name in group}
+        for group in scheduler.optimizer.param_groups
+    ]
+    return [type(scheduler).__name__, *_lines("", settings), *_lines("group", kept)]
+
+
+def _lines(name: str, value: Any) -> list[str]:
+    """``name=value`` of everything in it that is the same text on every process."""
+    if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+        return [f"{name}.{line}" for line in _describe_scheduler(value)]
+    if isinstance(value, dict):
+        parts = [(f"{name}.{key}", value[key]) for key in sorted(value)]
+        return [line for key, own in parts for line in _lines(key.lstrip("._"), own)]
+    if isinstance(value, list | tuple):
+        return [line for i, own in enumerate(value) for line in _lines(f"{name}[{i}]", own)]
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, bool | int | float | str | None):
+        return [f"{name}={value!r}"]
+    return [f"{name}={value.__qualname__}"] if hasattr(value, "__qualname__") else []

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from hdet import agreement, tensors
+from hdet import agreement, optimizers, tensors
 from hdet.converge import Selection
 from hdet.errors import NonFiniteError
 from hdet.replicas import AbstractReplicas
@@ -26,12 +26,14 @@ class RollCall(NamedTuple):
     valid: list[bool]
     """Who counts: finite parameters and, where losses were reported, a finite one. Losses that are
     bad everywhere disqualify nobody's parameters."""
+    include_state: bool
+    """Whether the replicas' optimiser states differ, so that they are averaged too."""
 
 
 def roll_call(
     replicas: AbstractReplicas,
     signal: AbstractSignal,
-    device: torch.device,
+    optimizer: torch.optim.Optimizer,
     *,
     step: int,
     num_observed: int,
@@ -42,31 +44,42 @@ def roll_call(
     Args:
         replicas: who is asked.
         signal: what the cycle measured.
-        device: where the row is packed.
+        optimizer: whose parameters' device the row is packed on.
         step: steps taken so far, which must agree.
         num_observed: how many of the cycle's losses were reported.
         selection: the tensors about to be averaged, whose layout must agree; None if none are.
     """
     num_local = replicas.num_local
+    device = optimizers.parameters(optimizer)[0].device
+    state_differs = replicas.gradients == "local" or not optimizers.state_ignores_parameters(
+        optimizer
+    )
     signal_L = signal.measure(num_local, device).to(tensors.widest(device))
     finite_L = torch.ones_like(signal_L)
     fingerprint = 0
     if selection is not None:
         finite_L.copy_(replicas.finite(selection.parameters, device))
         fingerprint = selection.fingerprint()
-    own_L3 = signal_L.new_tensor([step, fingerprint, num_observed]).expand(num_local, 3)
-    row_L5 = torch.cat([own_L3, signal_L[:, None], finite_L[:, None]], dim=1)
-    rows_R5 = replicas.gather(row_L5).tolist()
-    agreement.check_same("the number of steps taken", [int(row[0]) for row in rows_R5])
-    if selection is not None and len({row[1] for row in rows_R5}) > 1:
+    own = [step, fingerprint, state_differs, num_observed]
+    own_L4 = signal_L.new_tensor(own).expand(num_local, 4)
+    row_L6 = torch.cat([own_L4, signal_L[:, None], finite_L[:, None]], dim=1)
+    rows_R6 = replicas.gather(row_L6).tolist()
+    agreement.check_same("the number of steps taken", [int(row[0]) for row in rows_R6])
+    if selection is not None and len({row[1] for row in rows_R6}) > 1:
         listings = replicas.gather_objects(selection.describe())
         agreement.check_same("tensors to average", listings)
-    finite = [bool(row[4]) for row in rows_R5]
+    if len({row[2] for row in rows_R6}) > 1:
+        # Decided per rank, it would leave some waiting for a message that others never send.
+        listings = replicas.gather_objects(optimizers.settings(optimizer))
+        agreement.check_same("optimizer settings", listings)
+        agreement.check_same("averaging the optimizer's state", [bool(row[2]) for row in rows_R6])
+    finite = [bool(row[5]) for row in rows_R6]
     sound = [
-        ok and (row[2] == 0 or math.isfinite(row[3]))
-        for ok, row in zip(finite, rows_R5, strict=True)
+        ok and (row[3] == 0 or math.isfinite(row[4]))
+        for ok, row in zip(finite, rows_R6, strict=True)
     ]
-    return RollCall([row[3] for row in rows_R5], sound if any(sound) else finite)
+    valid = sound if any(sound) else finite
+    return RollCall([row[4] for row in rows_R6], valid, state_differs or not all(valid))
 
 
 def report_bad(valid: Sequence[bool], step: int) -> None:

@@ -135,7 +135,10 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         """Let the ensemble take over the rates that PyTorch's constructor has just written."""
         planned = _read_rates(self.optimizer)
         self._ensemble = Ensemble(
-            self.optimizer, total_steps=self.total_steps, schedule=GivenPlan(planned), **settings
+            self.optimizer,
+            total_steps=self.total_steps,
+            schedule=GivenPlan(planned, self),
+            **settings,
         )
         self._ensemble.seek(self.last_epoch, planned)
         self._ensemble.note_written()
