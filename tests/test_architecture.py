@@ -42,6 +42,7 @@ ALLOWED = {
         "replicas",
     },
     "roll_call": {"agreement", "converge", "optimizers", "replicas", "signals"},
+    "averaging": {"converge", "optimizers", "replicas", "roll_call", "signals"},
     "warm_start": {"functional", "replicas"},
 }
 ANYBODY = {"errors", "checks", "tensors"}

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from hdet import checks, optimizers, plan
+from hdet import checks, plan
 from hdet.agreement import Agreement
 from hdet.assignment import Assignment
+from hdet.averaging import Averaging
 from hdet.controllers import AbstractController, FixedController
-from hdet.converge import Selection, converge_, select
 from hdet.errors import HDETWarning, InvalidValueError, UsageError
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.ownership import WeakMethod
@@ -26,7 +26,6 @@ from hdet.plan import Value
 from hdet.replicas import AbstractReplicas, resolve
 from hdet.replicas.base import Steering
 from hdet.replicas.split import split
-from hdet.roll_call import RollCall, report_bad, roll_call
 from hdet.signals import AbstractSignal, Intake, Losses, TrainingLoss
 from hdet.values import Values, checked_hyperparameters, checked_optimizer
 
@@ -102,9 +101,9 @@ class Ensemble:
         )
         self._step = self._converged_step = 0
         self._intake = Intake(self.signal, self.replicas.num_local)
+        self._averaging = Averaging(optimizer, self.model, self.replicas, self._intake)
         self._agreement = Agreement(self.replicas, optimizer, self._settings())
         self._warned = self._fanning_out = False
-        self._note_trained()
         self.replicas.attach(
             optimizer,
             self.model,
@@ -288,31 +287,15 @@ class Ensemble:
     # ------------------------------------------------------------------ the end of a cycle
 
     def _end_cycle(self) -> None:
-        losses = self._converge() if self.averages else self._roll_call(None).losses
+        losses = self._converge() if self.averages else self._averaging.measure(self._step)
         self._values.control(self._step, losses)
         self._assignment.draw(self._step // self.cycle_steps)
         self._intake.end_cycle()
 
     def _converge(self) -> list[float]:
-        """Eq. 3 over the sound replicas; return each one's signal, NaN where it has none."""
-        with torch.no_grad(), torch.profiler.record_function("hdet.converge"):
-            selection = select(self.optimizer, self.model, self._trained)
-            losses, valid, include_state = self._roll_call(selection)
-            report_bad(valid, self._step)
-            converge_(selection, self.replicas, valid, include_state=include_state)
+        losses = self._averaging.converge(self._step)
         self._converged_step = self._step
-        self._note_trained()
         return losses
-
-    def _roll_call(self, selection: Selection | None) -> RollCall:
-        return roll_call(
-            self.replicas,
-            self.signal,
-            self.optimizer,
-            step=self._step,
-            num_observed=self._intake.num_observed,
-            selection=selection,
-        )
 
     # ------------------------------------------------------------------ small parts
 
@@ -363,9 +346,6 @@ class Ensemble:
         self._intake.reset()
         self.replicas.reset()
         self._assignment.draw(step // self.cycle_steps)
-
-    def _note_trained(self) -> None:
-        self._trained = {p for p in optimizers.parameters(self.optimizer) if p.requires_grad}
 
     def _warn_if_apart(self) -> None:
         apart = self._step - self._converged_step

@@ -13,7 +13,7 @@ from hdet import agreement, optimizers, tensors
 from hdet.converge import Selection
 from hdet.errors import NonFiniteError
 from hdet.replicas import AbstractReplicas
-from hdet.signals import AbstractSignal
+from hdet.signals import Intake
 
 logger = logging.getLogger("hdet")
 
@@ -32,21 +32,19 @@ class RollCall(NamedTuple):
 
 def roll_call(
     replicas: AbstractReplicas,
-    signal: AbstractSignal,
+    intake: Intake,
     optimizer: torch.optim.Optimizer,
     *,
     step: int,
-    num_observed: int,
     selection: Selection | None,
 ) -> RollCall:
     """Gather a packed row from each replica; raise where they differ and must not.
 
     Args:
         replicas: who is asked.
-        signal: what the cycle measured.
+        intake: what the cycle measured.
         optimizer: whose parameters' device the row is packed on.
         step: steps taken so far, which must agree.
-        num_observed: how many of the cycle's losses were reported.
         selection: the tensors about to be averaged, whose layout must agree; None if none are.
     """
     num_local = replicas.num_local
@@ -54,13 +52,13 @@ def roll_call(
     state_differs = replicas.gradients == "local" or not optimizers.state_ignores_parameters(
         optimizer
     )
-    signal_L = signal.measure(num_local, device).to(tensors.widest(device))
+    signal_L = intake.measure(device).to(tensors.widest(device))
     finite_L = torch.ones_like(signal_L)
     fingerprint = 0
     if selection is not None:
         finite_L.copy_(replicas.finite(selection.parameters, device))
         fingerprint = selection.fingerprint()
-    own = [step, fingerprint, state_differs, num_observed]
+    own = [step, fingerprint, state_differs, intake.num_observed]
     own_L4 = signal_L.new_tensor(own).expand(num_local, 4)
     row_L6 = torch.cat([own_L4, signal_L[:, None], finite_L[:, None]], dim=1)
     rows_R6 = replicas.gather(row_L6).tolist()

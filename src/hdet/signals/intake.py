@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from hdet.errors import UsageError
 from hdet.signals.base import AbstractSignal
 from hdet.signals.losses import Losses, read_losses
@@ -30,6 +32,10 @@ class Intake:
     def has(self, step: int) -> bool:
         """Whether the loss of ``step`` has come."""
         return self._last_step == step
+
+    def measure(self, device: torch.device) -> torch.Tensor:
+        """What the signal says of the cycle so far, ``[L]`` on ``device``."""
+        return self._signal.measure(self._num_local, device)
 
     def end_cycle(self) -> None:
         """The next cycle is measured afresh."""

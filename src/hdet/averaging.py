@@ -1,0 +1,58 @@
+"""Becoming one: who is sound, and then the mean over those (Eq. 3)."""
+
+from __future__ import annotations
+
+import torch
+
+from hdet import optimizers
+from hdet.converge import Selection, converge_, select
+from hdet.replicas import AbstractReplicas
+from hdet.roll_call import RollCall, report_bad, roll_call
+from hdet.signals import Intake
+
+
+class Averaging:
+    """Asks every replica where it stands, and averages what they hold.
+
+    Args:
+        optimizer: whose parameters, and state where it differs, become one.
+        model: whose buffers do; None leaves buffers alone.
+        replicas: who takes part.
+        intake: what each of them measured.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module | None,
+        replicas: AbstractReplicas,
+        intake: Intake,
+    ) -> None:
+        self._optimizer = optimizer
+        self._model = model
+        self._replicas = replicas
+        self._intake = intake
+        self._note_trained()
+
+    def measure(self, step: int) -> list[float]:
+        """Each replica's signal, NaN where it has none; nothing is averaged."""
+        return self._roll_call(step, None).losses
+
+    def converge(self, step: int) -> list[float]:
+        """Eq. 3 over the sound replicas; return each one's signal as `measure` does."""
+        with torch.no_grad(), torch.profiler.record_function("hdet.converge"):
+            selection = select(self._optimizer, self._model, self._trained)
+            losses, valid, include_state = self._roll_call(step, selection)
+            report_bad(valid, step)
+            converge_(selection, self._replicas, valid, include_state=include_state)
+        self._note_trained()
+        return losses
+
+    def _roll_call(self, step: int, selection: Selection | None) -> RollCall:
+        return roll_call(
+            self._replicas, self._intake, self._optimizer, step=step, selection=selection
+        )
+
+    def _note_trained(self) -> None:
+        """One that is frozen from now on still has to be averaged once."""
+        self._trained = {p for p in optimizers.parameters(self._optimizer) if p.requires_grad}
