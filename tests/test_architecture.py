@@ -32,16 +32,9 @@ ALLOWED = {
     "replicas": {"functional", "optimizers", "ownership", "converge.buckets"},
     "plan": {"hyperparameters"},
     "assignment": {"functional", "hyperparameters"},
-    "values": {
-        "assignment",
-        "controllers",
-        "hyperparameters",
-        "optimizers",
-        "ownership",
-        "plan",
-        "replicas",
-    },
+    "values": {"assignment", "controllers", "hyperparameters", "ownership", "plan", "replicas"},
     "roll_call": {"agreement", "converge", "optimizers", "replicas", "signals"},
+    "arguments": {"controllers", "hyperparameters", "optimizers", "signals"},
     "averaging": {"converge", "optimizers", "replicas", "roll_call", "signals"},
     "warm_start": {"functional", "replicas"},
 }

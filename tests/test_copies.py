@@ -76,3 +76,12 @@ def test_a_write_just_before_the_copy_is_taken_up_by_the_copy_too(how: str) -> N
         for _ in parts[2].ensemble.fan_out(torch.zeros(9, 3)):
             assert parts[0][0].bias.tolist() == [7.0] * 4
             assert parts[0][1].running_mean.tolist() == [8.0] * 4
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_pickle_protocol(protocol: int) -> None:
+    original = build("AdamW")
+    train(original, range(8))
+    clone = pickle.loads(pickle.dumps(original, protocol))
+    assert torch.equal(train(clone, range(8, 9))[2], train(original, range(8, 9))[2])
+    assert vars(clone[2]).keys() == vars(original[2]).keys()

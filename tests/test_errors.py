@@ -5,6 +5,7 @@ Errors that need several processes are in test_distributed.py and test_converge.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,27 @@ def stepped(scheduler: Any, *args: Any) -> None:
 
 def saved(**changes: Any) -> dict[str, Any]:
     return {**ensemble().state_dict(), **changes}
+
+
+def entry_of(**changes: Any) -> dict[str, Any]:
+    """A saved state whose one hyperparameter has something else to say."""
+    return saved(hyperparameters={"lr/0": {"base": 0.1, **changes}})
+
+
+def torch_planned() -> hdet.Ensemble:
+    optimizer = sgd()
+    plan = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    return ensemble(optimizer=optimizer, schedule=plan)
+
+
+def loading(state: Any) -> Callable[[], None]:
+    return lambda: one_cycle().load_state_dict(state)
+
+
+def warm(param: torch.Tensor) -> Callable[[], None]:
+    model = nn.Module()
+    model.weight = param if isinstance(param, nn.Parameter) else nn.Parameter(param)
+    return lambda: hdet.warm_start_(model)
 
 
 VALUE, TYPE, USAGE = InvalidValueError, InvalidTypeError, UsageError
@@ -139,6 +161,29 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         VALUE,
         "start_ratio",
     ),
+    "decay that overflows": (
+        lambda: F.base_decay(25, 1e4, 1e-5, literal=True),
+        VALUE,
+        "num_cycles must leave .*got 1e-05",
+    ),
+    "decay of everything in a cycle": (lambda: F.base_decay(25, 1e4, 1e-5), VALUE, "more cycles"),
+    "decay over a factor that underflows": (
+        lambda: F.base_decay(1e-200, 1e-200, 5),
+        VALUE,
+        "factor of 0 in all",
+    ),
+    "literal decay as text": (lambda: F.base_decay(25, 1e4, 5, "no"), TYPE, "literal must be True"),
+    "three_phase as text": (lambda: F.one_cycle(1, 5, three_phase="no"), TYPE, "three_phase must"),
+    "NaN among the values": (
+        lambda: F.hypergradient(torch.tensor([NAN, 1.0]), torch.tensor([0.5, 0.5])),
+        VALUE,
+        "values_R must be finite",
+    ),
+    "NaN among the weights": (
+        lambda: F.hypergradient(torch.ones(2), torch.tensor([NAN, 0.5])),
+        VALUE,
+        "weights_R must be finite",
+    ),
     "negative norm": (lambda: F.warm_noise_std(-1, 5, 0.01), VALUE, "param_norm"),
     "no parameters": (lambda: F.warm_noise_std(1, 0, 0.01), VALUE, "num_params"),
     "negative noise": (lambda: F.warm_noise_std(1, 5, -0.01), VALUE, "noise_scale"),
@@ -157,6 +202,25 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         lambda: hdet.OneCycleLR("sgd", 0.1, total_steps=10),
         TYPE,
         r"optimizer must be an instance of Optimizer, got 'sgd' \(str\)",
+    ),
+    "max_lr of NaN": (lambda: one_cycle(max_lr=NAN), VALUE, "max_lr must be .*got nan"),
+    "infinite max_lr": (lambda: one_cycle(max_lr=[INF]), VALUE, "max_lr must be .*got inf"),
+    "negative max_lr": (lambda: one_cycle(max_lr=-0.1), VALUE, r"max_lr must be .*got -0\.1"),
+    "negative max_lr in a tensor": (
+        lambda: one_cycle(max_lr=torch.tensor(-1.0)),
+        VALUE,
+        r"max_lr must be .*got -1\.0",
+    ),
+    "max_lr of None": (lambda: one_cycle(max_lr=None), TYPE, "max_lr must be .*None"),
+    "OneCycleLR's div_factor of zero": (
+        lambda: one_cycle(div_factor=0),
+        VALUE,
+        "div_factor .*the default is 25",
+    ),
+    "OneCycleLR's final_div_factor of zero": (
+        lambda: one_cycle(final_div_factor=0.0),
+        VALUE,
+        "final_div_factor .*the default is 1e4",
     ),
     "spread of one": (
         lambda: one_cycle(spread_ratio=1.0),
@@ -337,6 +401,127 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         VALUE,
         r"\['lr/1'\], got \['lr/0'\]",
     ),
+    "a schedule that goes below zero": (
+        lambda: ensemble(schedule=lambda _: -1.0),
+        VALUE,
+        r"factor at step 0 must be a finite number in \[0, inf\], got -1\.0",
+    ),
+    "a schedule of two arguments": (
+        lambda: ensemble(schedule=lambda step, total: step / total),
+        TYPE,
+        "takes the step alone.*functools.partial",
+    ),
+    "a schedule that is a class": (
+        lambda: ensemble(schedule=torch.optim.lr_scheduler.StepLR),
+        TYPE,
+        "schedule must be None, a function.*StepLR",
+    ),
+    "a rate of NaN": (
+        lambda: ensemble(optimizer=with_rate(NAN)),
+        VALUE,
+        "lr/0 in the optimizer must be a finite number.*got nan",
+    ),
+    "a rate out of bounds": (
+        lambda: ensemble(hyperparameters=[hdet.LearningRate(0, bounds=(1.0, 2.0))]),
+        VALUE,
+        r"lr/0 in the optimizer must be a finite number in \[1, 2\], got 0\.1.*widen the bounds",
+    ),
+    "a loss that is text, switched off": (
+        lambda: stepped(ensemble(), "garbage"),
+        TYPE,
+        "loss must be a floating-point tensor or a float, got 'garbage'",
+    ),
+    "a loss that is a vector, switched off": (
+        lambda: stepped(one_cycle(), torch.ones(5)),
+        VALUE,
+        r"loss must be a scalar, got shape \(5,\)",
+    ),
+    "a loss that is True, switched off": (lambda: stepped(one_cycle(), True), TYPE, "True"),
+    # ------------------------------------------------------------ states
+    "a state without its plan": (
+        lambda: ensemble().load_state_dict(
+            {key: value for key, value in saved().items() if key != "plan"}
+        ),
+        VALUE,
+        r"whole, got one without \['plan'\]",
+    ),
+    "a state ahead of its step": (
+        lambda: ensemble().load_state_dict(saved(converged_step=9)),
+        VALUE,
+        r"state\['converged_step'\] must be at most state\['step'\], got 9 at step 0",
+    ),
+    "a state of no hyperparameters": (
+        lambda: ensemble().load_state_dict(saved(hyperparameters=None)),
+        TYPE,
+        r"state\['hyperparameters'\] must be an instance of dict, got None",
+    ),
+    "a state whose entry is nothing": (
+        lambda: ensemble().load_state_dict(saved(hyperparameters={"lr/0": None})),
+        TYPE,
+        "state of lr/0 must be an instance of dict, got None",
+    ),
+    "a state without a base value": (
+        lambda: ensemble().load_state_dict(saved(hyperparameters={"lr/0": {}})),
+        TYPE,
+        "state of lr/0: base must be a finite number.*got None",
+    ),
+    "a state of a NaN base": (
+        lambda: ensemble().load_state_dict(entry_of(base=NAN)),
+        VALUE,
+        "state of lr/0: base must be a finite number.*got nan",
+    ),
+    "a state of a negative rate": (
+        lambda: ensemble().load_state_dict(entry_of(base=-0.1)),
+        VALUE,
+        r"state of lr/0: base must be .*\[0, inf\], got -0\.1",
+    ),
+    "a state of an infinite velocity": (
+        lambda: ensemble().load_state_dict(entry_of(velocity=INF)),
+        VALUE,
+        "state of lr/0: velocity",
+    ),
+    "a state of who knows who controls": (
+        lambda: ensemble().load_state_dict(saved(controlled="no")),
+        TYPE,
+        r"state\['controlled'\] must be True or False",
+    ),
+    "a state of no plan": (
+        lambda: ensemble().load_state_dict(saved(plan=None)),
+        TYPE,
+        r"state\['plan'\] must be an instance of dict, got None",
+    ),
+    "a state of an empty plan": (
+        lambda: ensemble().load_state_dict(saved(plan={})),
+        VALUE,
+        r"state\['plan'\]\['initial'\] must be a list of 1 numbers, got None",
+    ),
+    "a state of a plan for nobody": (
+        lambda: ensemble().load_state_dict(saved(plan={"initial": []})),
+        VALUE,
+        r"a list of 1 numbers, got \[\]",
+    ),
+    "a state of another kind of plan": (
+        lambda: torch_planned().load_state_dict(saved()),
+        TYPE,
+        r"state\['plan'\]\['step'\] must be an integer >= 0, got None",
+    ),
+    "a scheduler's state that is nothing": (loading(None), TYPE, "state_dict must be an instance"),
+    "a scheduler's state that is empty": (loading({}), VALUE, "state_dict must be a OneCycleLR's"),
+    "an ensemble's state for a scheduler": (
+        loading(saved()),
+        VALUE,
+        r"OneCycleLR's, got one without \['_last_lr', 'last_epoch', 'total_steps'\]",
+    ),
+    "a scheduler's state of other groups": (
+        lambda: one_cycle(optimizer=sgd(groups=2)).load_state_dict(one_cycle().state_dict()),
+        VALUE,
+        "a rate for each of the 2 parameter groups",
+    ),
+    "a scheduler's state at no step": (
+        loading({"last_epoch": None, "total_steps": 10, "_last_lr": [0.1]}),
+        TYPE,
+        r"state_dict\['last_epoch'\]",
+    ),
     # ------------------------------------------------------------ replicas
     "no virtual replicas": (lambda: hdet.VirtualReplicas(0), VALUE, "num_replicas"),
     "virtual replicas of text": (lambda: hdet.VirtualReplicas("8"), TYPE, "num_replicas"),
@@ -372,6 +557,26 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
         lambda: hdet.warm_start_(nn.Linear(1, 1).requires_grad_(False)),
         VALUE,
         "require a gradient, got none",
+    ),
+    "a warm start of sparse parameters": (
+        warm(torch.eye(3).to_sparse()),
+        TYPE,
+        r"got layout torch\.sparse_coo as weight; freeze it",
+    ),
+    "a warm start of meta parameters": (
+        warm(torch.ones(2, device="meta")),
+        TYPE,
+        "got a meta tensor as weight; load the checkpoint",
+    ),
+    "a warm start of parameters without a shape": (
+        warm(nn.parameter.UninitializedParameter()),
+        TYPE,
+        "got one without a shape yet as weight; run the model",
+    ),
+    "a warm start of 8-bit parameters": (
+        warm(torch.ones(2).to(torch.float8_e4m3fn)),
+        TYPE,
+        r"got torch\.float8_e4m3fn as weight; freeze it",
     ),
     "a warm start with negative noise": (
         lambda: hdet.warm_start_(nn.Linear(1, 1), noise_scale=-1),
@@ -410,11 +615,14 @@ BAD: dict[str, tuple[Callable[[], Any], type[HDETError], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input(name: str) -> None:
     call, kind, message = BAD[name]
-    with pytest.raises(kind, match=message) as caught:
-        call()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hdet.HDETWarning)  # a controller without a spread
+        with pytest.raises(kind, match=message) as caught:
+            call()
     assert isinstance(caught.value, HDETError)
     assert isinstance(caught.value, ValueError | TypeError)
     assert "\n" not in str(caught.value)
+    assert "; " in str(caught.value), "it does not say what to do"
 
 
 def test_there_are_at_least_sixty() -> None:

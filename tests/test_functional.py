@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hdet import functional
@@ -137,6 +137,15 @@ class TestSignal:
         weights = functional.softmax_weights(torch.tensor(losses), 0.1)
         values = torch.full((len(losses),), 0.1, dtype=torch.float64)
         assert functional.hypergradient(values, weights) == 0.0
+
+    @given(st.lists(st.tuples(st.floats(0.1, 1.0), st.floats(0.0, 5.0)), min_size=2, max_size=16))
+    def test_weights_that_do_not_sum_to_one_get_the_printed_form(
+        self, pairs: list[tuple[float, float]]
+    ) -> None:
+        values, w = (list(own) for own in zip(*pairs, strict=True))
+        assume(abs(sum(w) - 1.0) > 1e-3)
+        found = functional.hypergradient(torch.tensor(values), torch.tensor(w))
+        assert found == pytest.approx(reference.delta(values, w), abs=1e-5)
 
     def test_higher_values_with_lower_losses_pull_up(self) -> None:
         values = torch.tensor([1.0, 2.0, 3.0])

@@ -119,6 +119,19 @@ class TestSwitchedOff:
                 scheduler.step()
             assert group_view(optimizer) == group_view(other)
 
+    def test_the_next_scheduler_takes_any_rate_that_it_finds(self) -> None:
+        """Linear annealing steps below zero after the last step; the next one writes over it."""
+        optimizer = optimizer_of()
+        for _ in range(2):
+            scheduler = hdet.OneCycleLR(
+                optimizer, 25.0, total_steps=10, anneal_strategy="linear", spread_ratio=0.0
+            )
+            assert scheduler.get_last_lr() == [1.0, 1.0]
+            for _ in range(10):
+                optimizer.step()
+                scheduler.step()
+            assert scheduler.get_last_lr()[0] < 0
+
     def test_resume_by_last_epoch(self) -> None:
         def resumed(kind: Any) -> list[float]:
             optimizer = optimizer_of()
@@ -368,9 +381,10 @@ class TestAlgorithm1:
 
     def test_a_controller_without_a_spread_only_decays(self) -> None:
         optimizer = optimizer_of()
-        scheduler = hdet.OneCycleLR(
-            optimizer, 0.3, total_steps=60, cycle_steps=10, auto_lr=True, warmup_steps=30
-        )
+        with pytest.warns(hdet.HDETWarning, match="nothing to compare, because spread_ratio is 0"):
+            scheduler = hdet.OneCycleLR(
+                optimizer, 0.3, total_steps=60, cycle_steps=10, auto_lr=True, warmup_steps=30
+            )
         held = []
         for _ in range(45):
             optimizer.step()

@@ -86,14 +86,19 @@ def test_a_cycle_without_losses_only_decays() -> None:
     assert controller.update({"velocity": 0.0}, 1.0, none, none) == ({"velocity": 0.0}, 0.5)
 
 
-@pytest.mark.parametrize(("low", "high", "expected"), [(0.2, 1.0, 0.2), (0.0, 0.05, 0.05)])
-def test_base_values_stay_within_bounds(low: float, high: float, expected: float) -> None:
+@pytest.mark.parametrize(
+    ("start", "decay", "low", "high", "expected"),
+    [(0.3, 0.5, 0.2, 1.0, 0.2), (0.04, -0.5, 0.0, 0.05, 0.05)],
+)
+def test_base_values_stay_within_bounds(
+    start: float, decay: float, low: float, high: float, expected: float
+) -> None:
     param = torch.nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([param], lr=0.3)
+    optimizer = torch.optim.SGD([param], lr=start)
     ensemble = hdet.Ensemble(
         optimizer,
         hyperparameters=[hdet.LearningRate(0, spread_ratio=0.1, bounds=(low, high))],
-        controller=hdet.PaperController(base_decay=0.5),
+        controller=hdet.PaperController(base_decay=decay),
         cycle_steps=1,
         replicas=hdet.VirtualReplicas(2),
     )

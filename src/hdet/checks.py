@@ -1,7 +1,7 @@
 """Argument checks, used where a value enters the library.
 
 Each check returns the value in its plain type, or raises one line that names the argument, the
-allowed range, the value received and, where it is not obvious, the remedy.
+allowed range, the value received and the remedy, which no caller can leave out.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import torch
 
 from hdet.errors import InvalidTypeError, InvalidValueError
 
+SAVED = "load what state_dict() returned, from a file that is whole"
+"""The remedy for a state that cannot be restored."""
 
-def integer(name: str, value: Any, *, minimum: int, remedy: str = "") -> int:
+
+def integer(name: str, value: Any, *, minimum: int, remedy: str) -> int:
     """Return ``value`` as an int, if it is an integer of at least ``minimum``."""
     expected = f"{name} must be an integer >= {minimum}"
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
@@ -34,7 +37,7 @@ def real(
     high: float = math.inf,
     low_open: bool = False,
     high_open: bool = False,
-    remedy: str = "",
+    remedy: str,
 ) -> float:
     """Return ``value`` as a float, if it is a finite real number in the stated interval."""
     interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
@@ -47,6 +50,18 @@ def real(
     if not math.isfinite(number) or too_low or too_high:
         raise InvalidValueError(_line(expected, value, remedy))
     return number
+
+
+def seed(value: Any) -> int:
+    """Return ``value`` as an int, if it can key generators."""
+    return integer("seed", value, minimum=-(2**63), remedy="the default is 0")
+
+
+def saved_numbers(name: str, value: Any, *, length: int) -> list[float]:
+    """Return a saved list of ``length`` finite numbers."""
+    if not isinstance(value, list | tuple) or len(value) != length:
+        raise InvalidValueError(_line(f"{name} must be a list of {length} numbers", value, SAVED))
+    return [real(f"{name}[{index}]", own, remedy=SAVED) for index, own in enumerate(value)]
 
 
 def describe(thing: object) -> str:
@@ -63,7 +78,8 @@ def describe(thing: object) -> str:
 def boolean(name: str, value: Any) -> bool:
     """Return ``value``, if it is True or False; any other is likely a misplaced argument."""
     if not isinstance(value, bool):
-        raise InvalidTypeError(_line(f"{name} must be True or False", value))
+        remedy = f"write {name}=True or {name}=False"
+        raise InvalidTypeError(_line(f"{name} must be True or False", value, remedy))
     return value
 
 
@@ -71,11 +87,11 @@ def one_of(name: str, value: Any, choices: Sequence[str]) -> str:
     """Return ``value``, if it is one of ``choices``."""
     if value not in choices:
         listed = " or ".join(repr(choice) for choice in choices)
-        raise InvalidValueError(_line(f"{name} must be {listed}", value))
+        raise InvalidValueError(_line(f"{name} must be {listed}", value, "use one of them"))
     return str(value)
 
 
-def instance(name: str, value: Any, kind: type, *, remedy: str = "") -> Any:
+def instance(name: str, value: Any, kind: type, *, remedy: str) -> Any:
     """Return ``value``, if it is an instance of ``kind``."""
     if not isinstance(value, kind):
         raise InvalidTypeError(
@@ -84,33 +100,36 @@ def instance(name: str, value: Any, kind: type, *, remedy: str = "") -> Any:
     return value
 
 
-def optional(name: str, value: Any, kind: type) -> Any:
+def optional(name: str, value: Any, kind: type, *, remedy: str) -> Any:
     """Return ``value``, if it is None or an instance of ``kind``."""
-    return None if value is None else instance(name, value, kind)
+    return None if value is None else instance(name, value, kind, remedy=remedy)
 
 
-def optional_integer(name: str, value: Any, *, minimum: int) -> int | None:
+def optional_integer(name: str, value: Any, *, minimum: int, remedy: str) -> int | None:
     """Return ``value``, if it is None or an integer of at least ``minimum``."""
-    return None if value is None else integer(name, value, minimum=minimum)
+    return None if value is None else integer(name, value, minimum=minimum, remedy=remedy)
 
 
 def vector(name: str, value: Any, *, length: int | None = None) -> torch.Tensor:
-    """Return ``value`` as a detached float64 vector, of ``length`` entries if given."""
+    """Return ``value`` as a detached, finite float64 vector, of ``length`` entries if given."""
+    remedy = "pass a tensor with one entry for each replica"
     try:
         tensor = torch.as_tensor(value, dtype=torch.float64).detach()
     except (TypeError, ValueError, RuntimeError):
         expected = f"{name} must be a one-dimensional tensor or sequence of numbers"
-        raise InvalidTypeError(_line(expected, value)) from None
+        raise InvalidTypeError(_line(expected, value, remedy)) from None
     if tensor.dim() != 1 or tensor.numel() == 0 or (length is not None and len(tensor) != length):
         count = "at least one" if length is None else str(length)
         expected = f"{name} must be one-dimensional with {count} entries"
-        raise InvalidValueError(f"{expected}, got shape {tuple(tensor.shape)}")
+        raise InvalidValueError(f"{expected}, got shape {tuple(tensor.shape)}; {remedy}")
+    if not bool(torch.isfinite(tensor).all()):
+        remedy = "leave out replicas that diverged"
+        raise InvalidValueError(_line(f"{name} must be finite", tensor.tolist(), remedy))
     return tensor
 
 
-def _line(expected: str, value: Any, remedy: str = "") -> str:
+def _line(expected: str, value: Any, remedy: str) -> str:
     shown = repr(value).replace("\n", " ")
     if len(shown) > 80:
         shown = f"{shown[:77]}..."
-    got = f"{shown} ({type(value).__name__})"
-    return f"{expected}, got {got}" + (f"; {remedy}" if remedy else "")
+    return f"{expected}, got {shown} ({type(value).__name__}); {remedy}"

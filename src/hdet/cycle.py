@@ -8,30 +8,25 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-from hdet import checks, plan
+from hdet import arguments, checks, plan
 from hdet.agreement import Agreement
 from hdet.assignment import Assignment
 from hdet.averaging import Averaging
-from hdet.controllers import AbstractController, FixedController
-from hdet.errors import HDETWarning, InvalidValueError, UsageError
+from hdet.controllers import AbstractController
+from hdet.errors import UsageError, warn
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.ownership import WeakMethod
 from hdet.plan import Value
 from hdet.replicas import AbstractReplicas, resolve
 from hdet.replicas.base import Steering
 from hdet.replicas.split import split
-from hdet.signals import AbstractSignal, Intake, Losses, TrainingLoss
-from hdet.values import Values, checked_hyperparameters, checked_optimizer
-
-STATE_VERSION = 1
-
-Schedule = Callable[[int], float] | torch.optim.lr_scheduler.LRScheduler | plan.AbstractPlan
+from hdet.signals import AbstractSignal, Intake, Losses
+from hdet.values import Values
 
 
 class Ensemble:
@@ -66,29 +61,28 @@ class Ensemble:
         hyperparameters: Sequence[AbstractHyperparameter],
         model: torch.nn.Module | None = None,
         total_steps: int | None = None,
-        schedule: Schedule | None = None,
+        schedule: plan.Schedule | None = None,
         signal: AbstractSignal | None = None,
         controller: AbstractController | None = None,
         cycle_steps: int = 1000,
         replicas: AbstractReplicas | None = None,
         seed: int = 0,
     ) -> None:
-        self.optimizer = checked_optimizer(optimizer)
-        self.hyperparameters = checked_hyperparameters(hyperparameters, optimizer)
-        self.model = checks.optional("model", model, torch.nn.Module)
-        self.total_steps = checks.optional_integer("total_steps", total_steps, minimum=1)
-        signal = TrainingLoss() if signal is None else signal
-        self.signal = checks.instance("signal", signal, AbstractSignal)
-        controller = FixedController() if controller is None else controller
-        self.controller = checks.instance("controller", controller, AbstractController)
-        self.cycle_steps = checks.integer("cycle_steps", cycle_steps, minimum=1)
-        self.seed = checks.integer("seed", seed, minimum=-(2**63))
+        self.optimizer = arguments.checked_optimizer(optimizer)
+        self.hyperparameters = arguments.checked_hyperparameters(hyperparameters, optimizer)
+        self.model = arguments.checked_model(model)
+        self.total_steps = arguments.checked_total_steps(total_steps)
+        self.signal = arguments.checked_signal(signal)
+        self.controller = arguments.checked_controller(controller)
+        self.cycle_steps = arguments.checked_cycle_steps(cycle_steps)
+        self.seed = checks.seed(seed)
         explores = any(h.spread_ratio > 0.0 for h in self.hyperparameters)
         self._controls = self.controller.start_step is not None
         self.replicas = resolve(replicas, explores=explores, controls=self._controls)
         self._num_replicas = self.replicas.num_replicas
         self._can_differ = explores or self.replicas.gradients == "local"
-        self._warn_of_long_cycle()
+        if self.averages:
+            arguments.warn_of_long_cycle(self.cycle_steps, self.total_steps)
         self._plan = plan.resolve(schedule, optimizer, self.hyperparameters)
         self._assignment = Assignment(self.hyperparameters, self.num_replicas, self.seed)
         self._values = Values(
@@ -100,7 +94,8 @@ class Ensemble:
             self.replicas,
         )
         self._step = self._converged_step = 0
-        self._intake = Intake(self.signal, self.replicas.num_local)
+        needed_by = self.controller if self._controls else None
+        self._intake = Intake(self.signal, self.replicas.num_local, needed_by=needed_by)
         self._averaging = Averaging(optimizer, self.model, self.replicas, self._intake)
         self._agreement = Agreement(self.replicas, optimizer, self._settings())
         self._warned = self._fanning_out = False
@@ -139,9 +134,7 @@ class Ensemble:
 
     def replica_values(self, replica: int) -> dict[str, float]:
         """A replica's value of each hyperparameter (Eq. 1), by name, on any replica."""
-        checks.integer("replica", replica, minimum=0)
-        if replica >= self.num_replicas:
-            raise InvalidValueError(f"replica must be below {self.num_replicas}, got {replica}")
+        replica = arguments.checked_replica(replica, self.num_replicas)
         names = [h.name for h in self.hyperparameters]
         return {name: float(v) for name, v in zip(names, self._values.of(replica), strict=True)}
 
@@ -209,7 +202,7 @@ class Ensemble:
         """
         self._warn_if_apart()
         return {
-            "version": STATE_VERSION,
+            "version": arguments.STATE_VERSION,
             "step": self._step,
             "converged_step": self._converged_step,
             "num_replicas": self.num_replicas,
@@ -229,14 +222,7 @@ class Ensemble:
 
     def check_state(self, state: Any) -> None:
         """Raise, without changing anything, if `load_state_dict` could not restore ``state``."""
-        version = state.get("version") if isinstance(state, dict) else None
-        if version != STATE_VERSION:
-            raise InvalidValueError(
-                f"state must be what state_dict() returned (version {STATE_VERSION}), got a "
-                f"{type(state).__name__} of version {version!r}"
-            )
-        for key in ("step", "converged_step"):
-            checks.integer(f"state[{key!r}]", state.get(key), minimum=0)
+        arguments.check_header(state)
         self._values.check_state(state)
 
     # ------------------------------------------------------------------ what a scheduler calls
@@ -250,8 +236,7 @@ class Ensemble:
                 "build it with the number of optimiser steps that the run takes"
             )
         self._agree()
-        if self.is_on:
-            self._observe_or_refuse(loss)
+        self._intake.receive(loss, self._step, is_on=self.is_on)
         self._step += 1
         if self.is_on and self._step % self.cycle_steps == 0:
             self._end_cycle()
@@ -322,25 +307,6 @@ class Ensemble:
         if not self._agreement.settled:
             self._agreement.settle(is_on=self.is_on, step=self._step, base=self._values.base)
 
-    def _observe_or_refuse(self, loss: Losses | None) -> None:
-        if loss is not None:
-            self.observe(loss)
-        elif self._controls and self.signal.needs_loss and not self._intake.has(self._step):
-            raise UsageError(
-                "step() needs the training loss, because the controller weighs the replicas by it "
-                f"({self.controller!r}); call step(loss), or ensemble.observe(loss) before a bare "
-                "step()"
-            )
-
-    def _warn_of_long_cycle(self) -> None:
-        if self.averages and self.total_steps is not None and self.cycle_steps > self.total_steps:
-            warnings.warn(
-                f"cycle_steps={self.cycle_steps} is longer than the run of {self.total_steps} "
-                "steps: nothing is averaged before converge(); lower cycle_steps",
-                HDETWarning,
-                stacklevel=4,
-            )
-
     def _jump(self, step: int, converged_step: int) -> None:
         self._step, self._converged_step = step, converged_step
         self._intake.reset()
@@ -351,12 +317,10 @@ class Ensemble:
         apart = self._step - self._converged_step
         if self.averages and apart > 0 and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"state_dict() at step {self._step}, {apart} steps after the last converge: the "
                 "replicas' parameters differ, and a checkpoint of one of them is not the ensemble; "
-                "call converge() first",
-                HDETWarning,
-                stacklevel=3,
+                "call converge() first"
             )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -6,6 +6,9 @@ Every error of ours is an `HDETError` and also the built-in error a caller would
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 
 class HDETError(Exception):
     """Base of every error that hdet raises on purpose."""
@@ -33,3 +36,11 @@ class NonFiniteError(HDETError, ValueError):
 
 class HDETWarning(UserWarning):
     """A setting that works but can hardly be what was meant."""
+
+
+def warn(message: str) -> None:
+    """Warn at the user's own line that led here: the first frame outside this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_globals.get("__name__", "").split(".")[0] == "hdet" and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, HDETWarning, stacklevel=level)

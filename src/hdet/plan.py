@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,8 +37,16 @@ class AbstractPlan(abc.ABC):
         """Plain types and tensors."""
 
     @abc.abstractmethod
+    def check_state(self, state: Any) -> None:
+        """Raise if `load_state_dict` could not restore ``state``."""
+
+    @abc.abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore."""
+
+
+Schedule = Callable[[int], float] | torch.optim.lr_scheduler.LRScheduler | AbstractPlan
+"""What a user may pass as the schedule."""
 
 
 def resolve(
@@ -50,13 +59,29 @@ def resolve(
         return TorchPlan(schedule, optimizer, hyperparameters)
     if isinstance(schedule, AbstractPlan):
         return schedule
-    if schedule is None or callable(schedule):
+    if schedule is None or (callable(schedule) and not isinstance(schedule, type)):
+        _check_arity(schedule)
         values = [hyperparameter.read(optimizer) for hyperparameter in hyperparameters]
         return ClosedFormPlan(schedule, values)
     raise InvalidTypeError(
         "schedule must be None, a function from the step to a factor, or a torch LRScheduler, got "
-        f"{schedule!r} ({type(schedule).__name__})"
+        f"{schedule!r} ({type(schedule).__name__}); pass for example "
+        "functools.partial(hdet.functional.cosine, total_steps=10_000)"
     )
+
+
+def _check_arity(function: Callable[[int], float] | None) -> None:
+    if function is None:
+        return
+    try:
+        inspect.signature(function).bind(0)
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"schedule must be a function that takes the step alone, got {function!r} ({error}); "
+            "bind its other arguments with functools.partial"
+        ) from None
+    except ValueError:
+        return  # builtins have no signature to look at
 
 
 class GivenPlan(AbstractPlan):
@@ -80,6 +105,10 @@ class GivenPlan(AbstractPlan):
         """Whoever gives the values keeps the state."""
         return {}
 
+    def check_state(self, state: Any) -> None:
+        """It is empty."""
+        checks.instance("state['plan']", state, dict, remedy=checks.SAVED)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to restore."""
 
@@ -95,7 +124,12 @@ class ClosedFormPlan(AbstractPlan):
         """The initial values times the factor."""
         if self._factor is None:
             return list(self._initial)
-        factor = checks.real(f"the schedule's factor at step {step}", self._factor(step))
+        factor = checks.real(
+            f"the schedule's factor at step {step}",
+            self._factor(step),
+            low=0.0,
+            remedy="return a float, relative to the optimiser's initial value",
+        )
         return [value * factor for value in self._initial]
 
     def describe(self) -> list[str]:
@@ -109,6 +143,12 @@ class ClosedFormPlan(AbstractPlan):
     def state_dict(self) -> dict[str, Any]:
         """The initial values; the factor is the user's code."""
         return {"initial": list(self._initial)}
+
+    def check_state(self, state: Any) -> None:
+        """As many initial values as there are hyperparameters."""
+        checks.instance("state['plan']", state, dict, remedy=checks.SAVED)
+        initial = state.get("initial")
+        checks.saved_numbers("state['plan']['initial']", initial, length=len(self._initial))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the initial values."""
@@ -140,7 +180,8 @@ class TorchPlan(AbstractPlan):
             )
         if scheduler.optimizer is not optimizer:
             raise InvalidValueError(
-                "schedule must drive the ensemble's own optimizer, got a scheduler of another one"
+                "schedule must drive the ensemble's own optimizer, got a scheduler of another one; "
+                "build both on the same optimizer"
             )
         self._scheduler = scheduler
         self._optimizer = optimizer
@@ -169,6 +210,14 @@ class TorchPlan(AbstractPlan):
             "values": [float(value) for value in self._values],
             "scheduler": self._scheduler.state_dict(),
         }
+
+    def check_state(self, state: Any) -> None:
+        """A step, planned rates and some scheduler's state."""
+        checks.instance("state['plan']", state, dict, remedy=checks.SAVED)
+        step, values, saved = (state.get(key) for key in ("step", "values", "scheduler"))
+        checks.integer("state['plan']['step']", step, minimum=0, remedy=checks.SAVED)
+        checks.saved_numbers("state['plan']['values']", values, length=len(self._values))
+        checks.instance("state['plan']['scheduler']", saved, dict, remedy=checks.SAVED)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore both."""

@@ -5,7 +5,6 @@ A scheduler of ours is a torch `LRScheduler` for planned rates and an `Ensemble`
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -13,9 +12,10 @@ import torch
 from torch.optim import lr_scheduler
 
 from hdet import checks, functional
+from hdet.arguments import checked_cycle_steps, checked_model, checked_optimizer
 from hdet.controllers import FixedController, PaperController
 from hdet.cycle import Ensemble
-from hdet.errors import HDETWarning, InvalidValueError
+from hdet.errors import InvalidValueError, warn
 from hdet.hyperparameters import LearningRate
 from hdet.plan import GivenPlan, Value
 from hdet.replicas import AbstractReplicas, resolve
@@ -110,6 +110,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
             meta_lr=meta_lr,
             meta_momentum=meta_momentum,
         )
+        _check_shape(max_lr, div_factor, final_div_factor)
         _check_rest(cycle_steps, auto_lr, replicas, seed, model, literal_decay)
         shape = _Shape(pct_start, anneal_strategy, div_factor, final_div_factor, three_phase)
         # fmt: off
@@ -120,6 +121,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         )
         # fmt: on
         if auto_lr:
+            _warn_of_nothing_to_compare(rates)
             decay = _decay(shape, self.total_steps, warmup_steps, cycle_steps, literal_decay)
             control = control.with_decay(decay)
         self._start(
@@ -198,9 +200,8 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore on any replica; a state of PyTorch's own OneCycleLR is welcome too."""
+        self._check_state(state_dict)
         torch_state = {key: value for key, value in state_dict.items() if key != "ensemble"}
-        if "ensemble" in state_dict:
-            self.ensemble.check_state(state_dict["ensemble"])
         super().load_state_dict(torch_state)
         if not self.ensemble.is_on:
             self.ensemble.seek(self.last_epoch, self._last_lr)
@@ -210,6 +211,34 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         else:
             self.ensemble.adopt(self.last_epoch, self._last_lr)
         self._last_lr = self.ensemble.own_values()
+
+    def _check_state(self, state: Any) -> None:
+        """Raise, without changing anything, if ``state`` could not be restored."""
+        checks.instance("state_dict", state, dict, remedy=checks.SAVED)
+        missing = {"last_epoch", "total_steps", "_last_lr"} - set(state)
+        if missing:
+            raise InvalidValueError(
+                f"state_dict must be a OneCycleLR's, got one without {sorted(missing)}; "
+                f"{checks.SAVED}"
+            )
+        epoch, rates = state["last_epoch"], state["_last_lr"]
+        checks.real("state_dict['last_epoch']", epoch, low=-1, remedy=checks.SAVED)
+        count = len(self.optimizer.param_groups)
+        if not isinstance(rates, list) or len(rates) != count:
+            raise InvalidValueError(
+                f"state_dict must hold a rate for each of the {count} parameter groups, got "
+                f"{rates!r}; build the optimizer with the groups of the run that was saved"
+            )
+        if "ensemble" in state:
+            self.ensemble.check_state(state["ensemble"])
+
+    def __getstate__(self) -> tuple[dict[str, Any], Ensemble | None]:
+        return self.__dict__, self._ensemble
+
+    def __setstate__(self, state: tuple[dict[str, Any], Ensemble | None]) -> None:
+        """Slots need this pair for pickle protocols 0 and 1, which PyTorch's scheduler knows."""
+        entries, self._ensemble = state
+        self.__dict__.update(entries)
 
 
 class _Shape(NamedTuple):
@@ -240,27 +269,39 @@ def _decay(
     )
 
 
+def _check_shape(max_lr: Any, div_factor: Any, final_div_factor: Any) -> None:
+    """What PyTorch takes unseen, to write NaN or a negative rate, or to divide by it."""
+    for peak in max_lr if isinstance(max_lr, list | tuple) else [max_lr]:
+        is_scalar = isinstance(peak, torch.Tensor) and peak.numel() == 1
+        number = float(peak) if is_scalar else peak
+        checks.real("max_lr", number, low=0.0, remedy="pass the peak rate, for example 1e-3")
+    checks.real("div_factor", div_factor, low=0.0, low_open=True, remedy="the default is 25")
+    checks.real(
+        "final_div_factor", final_div_factor, low=0.0, low_open=True, remedy="the default is 1e4"
+    )
+
+
 def _check_rest(
     cycle_steps: Any, auto_lr: Any, replicas: Any, seed: Any, model: Any, literal_decay: Any
 ) -> None:
-    checks.integer("cycle_steps", cycle_steps, minimum=1)
+    checked_cycle_steps(cycle_steps)
     checks.boolean("auto_lr", auto_lr)
     resolve(replicas, explores=False, controls=False)
-    checks.integer("seed", seed, minimum=-(2**63))
-    checks.optional("model", model, torch.nn.Module)
+    checks.seed(seed)
+    checked_model(model)
     checks.boolean("literal_decay", literal_decay)
 
 
 def _checked_rates(
     optimizer: torch.optim.Optimizer, spread_ratio: float | Sequence[float]
 ) -> list[LearningRate]:
-    checks.instance("optimizer", optimizer, torch.optim.Optimizer)
+    checked_optimizer(optimizer)
     count = len(optimizer.param_groups)
     ratios = spread_ratio if isinstance(spread_ratio, list | tuple) else [spread_ratio] * count
     if len(ratios) != count:
         raise InvalidValueError(
             f"spread_ratio must be a number or one for each of the {count} parameter groups, got "
-            f"{len(ratios)} values"
+            f"{len(ratios)} values; pass one number for all of them"
         )
     rates = [LearningRate(group, spread_ratio=ratio) for group, ratio in enumerate(ratios)]
     for rate in rates:
@@ -273,10 +314,17 @@ def _read_rates(optimizer: torch.optim.Optimizer) -> list[Value]:
     return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
 
 
+def _warn_of_nothing_to_compare(rates: Sequence[LearningRate]) -> None:
+    """One replica alone is warned of where the spread would be lost."""
+    if not any(rate.spread_ratio > 0.0 for rate in rates):
+        warn(
+            "auto_lr has nothing to compare, because spread_ratio is 0: the base rate only decays; "
+            "pass spread_ratio=1/9 and several replicas"
+        )
+
+
 def _warn_of_late_start(warmup_steps: int, total_steps: int) -> None:
-    warnings.warn(
+    warn(
         f"auto_lr never starts, because warmup_steps={warmup_steps} is not below total_steps="
-        f"{total_steps}; lower warmup_steps",
-        HDETWarning,
-        stacklevel=4,
+        f"{total_steps}; lower warmup_steps"
     )

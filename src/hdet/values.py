@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from hdet import checks, optimizers, ownership
+from hdet import checks, ownership
 from hdet.assignment import Assignment
 from hdet.controllers import AbstractController
-from hdet.errors import InvalidTypeError, InvalidValueError
+from hdet.errors import InvalidValueError
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.plan import AbstractPlan, Value
 from hdet.replicas import AbstractReplicas
@@ -173,17 +173,22 @@ class Values:
         """Raise if `load_state_dict` could not restore ``state``."""
         missing = {"controlled", "hyperparameters", "plan"} - set(state)
         if missing:
-            raise InvalidValueError(f"state must be whole, got one without {sorted(missing)}")
-        entries = state["hyperparameters"]
-        names = [h.name for h in self._hyperparameters]
-        if sorted(entries) != sorted(names):
             raise InvalidValueError(
-                f"state must hold the hyperparameters {sorted(names)}, got {sorted(entries)}; "
+                f"state must be whole, got one without {sorted(missing)}; {checks.SAVED}"
+            )
+        checks.boolean("state['controlled']", state["controlled"])
+        entries = checks.instance(
+            "state['hyperparameters']", state["hyperparameters"], dict, remedy=checks.SAVED
+        )
+        names = [h.name for h in self._hyperparameters]
+        if set(entries) != set(names):
+            raise InvalidValueError(
+                f"state must hold the hyperparameters {sorted(names)}, got {list(entries)}; "
                 "build the ensemble as it was when the state was saved"
             )
-        for name, entry in entries.items():
-            if not all(isinstance(value, float | int) for value in entry.values()):
-                raise InvalidValueError(f"state of {name} must hold numbers, got {entry!r}")
+        for hyperparameter in self._hyperparameters:
+            _check_entry(hyperparameter, entries[hyperparameter.name])
+        self._plan.check_state(state["plan"])
 
     def load_state_dict(self, state: Any) -> None:
         """Restore. What another controller left out starts afresh, what it had more is dropped."""
@@ -209,28 +214,11 @@ def _token(value: Any) -> Any:
     return (id(value), value._version) if isinstance(value, torch.Tensor) else value
 
 
-def checked_optimizer(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimiser, if it is one and has parameters."""
-    found: torch.optim.Optimizer = checks.instance("optimizer", optimizer, torch.optim.Optimizer)
-    if not optimizers.parameters(found):
-        raise InvalidValueError("optimizer must have parameters, got one without any")
-    return found
-
-
-def checked_hyperparameters(
-    hyperparameters: Any, optimizer: torch.optim.Optimizer
-) -> tuple[AbstractHyperparameter, ...]:
-    """The hyperparameters, if there are some, each can be written, and none comes twice."""
-    if not isinstance(hyperparameters, list | tuple) or len(hyperparameters) == 0:
-        raise InvalidTypeError(
-            "hyperparameters must be a non-empty list, for example "
-            f"[hdet.LearningRate(0, spread_ratio=1/9)], got {hyperparameters!r}"
-        )
-    for hyperparameter in hyperparameters:
-        checks.instance("each of hyperparameters", hyperparameter, AbstractHyperparameter)
-        hyperparameter.check(optimizer)
-    names = [hyperparameter.name for hyperparameter in hyperparameters]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidValueError(f"hyperparameters must be different, got {twice} more than once")
-    return tuple(hyperparameters)
+def _check_entry(hyperparameter: AbstractHyperparameter, entry: Any) -> None:
+    """Raise if a hyperparameter's part of a state is not a base value and other numbers."""
+    where = f"state of {hyperparameter.name}"
+    checks.instance(where, entry, dict, remedy=checks.SAVED)
+    for key, value in {"base": None, **entry}.items():
+        is_rate = key == "base" and hyperparameter.rate_group is not None
+        low = 0.0 if is_rate else -math.inf
+        checks.real(f"{where}: {key}", value, low=low, remedy=checks.SAVED)

@@ -38,17 +38,11 @@ def warm_start_(
         per_tensor: use each tensor's own norm and size in place of the global ones, so that small
             tensors (biases, norms) are not drowned by noise scaled to the whole model.
     """
-    checks.instance("model", model, torch.nn.Module)
-    noise_scale = checks.real("noise_scale", noise_scale, low=0.0)
-    seed = checks.integer("seed", seed, minimum=-(2**63))
+    checks.instance("model", model, torch.nn.Module, remedy="pass the module that is trained")
+    noise_scale = checks.real("noise_scale", noise_scale, low=0.0, remedy="the paper uses 0.01")
+    seed = checks.seed(seed)
     checks.boolean("per_tensor", per_tensor)
-    params = [param for param in model.parameters() if param.requires_grad and param.numel() > 0]
-    if not params:
-        raise InvalidValueError("model must have parameters that require a gradient, got none")
-    if any(hasattr(param, "device_mesh") for param in params):
-        raise InvalidTypeError(
-            "warm_start_ needs whole parameters, got DTensors; call it before fully_shard()"
-        )
+    params = _perturbable(model)
     stds = _stds(params, noise_scale, per_tensor=per_tensor)
 
     def noise(replica: int, index: int, param: torch.Tensor) -> torch.Tensor:
@@ -61,6 +55,39 @@ def warm_start_(
 
     with torch.no_grad():
         resolve(replicas, explores=False, controls=False).perturb_(params, noise)
+
+
+def _perturbable(model: torch.nn.Module) -> list[torch.Tensor]:
+    """The parameters that noise is added to, if it can be added to all of them."""
+    params: list[torch.Tensor] = []
+    for name, param in model.named_parameters():
+        if param.requires_grad:
+            _check_perturbable(name, param)
+            params.append(param)
+    params = [param for param in params if param.numel() > 0]
+    if not params:
+        raise InvalidValueError(
+            "model must have parameters that require a gradient, got none; unfreeze some"
+        )
+    return params
+
+
+def _check_perturbable(name: str, param: torch.Tensor) -> None:
+    if isinstance(param, torch.nn.parameter.UninitializedParameter):
+        got, remedy = "one without a shape yet", "run the model on a batch first"
+    elif hasattr(param, "device_mesh"):
+        got, remedy = "a DTensor", "call warm_start_ before fully_shard()"
+    elif param.is_meta:
+        got, remedy = "a meta tensor", "load the checkpoint first"
+    elif param.layout != torch.strided:
+        got, remedy = f"layout {param.layout}", "freeze it, or use a dense parameter"
+    elif param.dtype.itemsize < torch.float16.itemsize:
+        got, remedy = f"{param.dtype}", "freeze it, or warm-start before quantising"
+    else:
+        return
+    raise InvalidTypeError(
+        f"parameters must be whole, dense and of 16 bits at least, got {got} as {name}; {remedy}"
+    )
 
 
 def _stds(params: Sequence[torch.Tensor], noise_scale: float, *, per_tensor: bool) -> list[float]:

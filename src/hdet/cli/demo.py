@@ -16,6 +16,7 @@ from hdet.errors import UsageError
 LENGTH = 64
 CORPUS_BYTES = 6_000_000
 NUM_VALIDATION = 256
+_HELP = "see hdet demo --help for the defaults"
 LINE_STEPS = 50
 """Steps between two lines of progress where the output is no terminal and has no bar."""
 
@@ -63,8 +64,8 @@ def run(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> None:
     """What nothing further down would refuse under the option's own name."""
     for name in ("steps", "replicas", "sequences"):
-        hdet.checks.integer(f"--{name}", getattr(options, name), minimum=1)
-    hdet.checks.real("--max-lr", options.max_lr, low=0.0, low_open=True)
+        hdet.checks.integer(f"--{name}", getattr(options, name), minimum=1, remedy=_HELP)
+    hdet.checks.real("--max-lr", options.max_lr, low=0.0, low_open=True, remedy=_HELP)
 
 
 def _compare(options: argparse.Namespace) -> None:

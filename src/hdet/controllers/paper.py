@@ -41,15 +41,36 @@ class PaperController(AbstractController):
         base_decay: float = 0.0,
         rescue_ratio: float = 0.1,
     ) -> None:
-        self._start_step = checks.integer("start_step", start_step, minimum=0)
-        self.temperature = checks.real("temperature", temperature, low=0.0, low_open=True)
-        self.meta_lr = checks.real("meta_lr", meta_lr, low=0.0)
-        self.meta_momentum = checks.real(
-            "meta_momentum", meta_momentum, low=0.0, high=1.0, high_open=True
+        self._start_step = checks.integer(
+            "start_step", start_step, minimum=0, remedy="0 controls from the first converge on"
         )
-        self.base_decay = checks.real("base_decay", base_decay, high=1.0, high_open=True)
+        self.temperature = checks.real(
+            "temperature", temperature, low=0.0, low_open=True, remedy="the paper uses 0.1"
+        )
+        self.meta_lr = checks.real("meta_lr", meta_lr, low=0.0, remedy="the paper uses 0.5")
+        self.meta_momentum = checks.real(
+            "meta_momentum",
+            meta_momentum,
+            low=0.0,
+            high=1.0,
+            high_open=True,
+            remedy="the paper uses 0.9",
+        )
+        self.base_decay = checks.real(
+            "base_decay",
+            base_decay,
+            high=1.0,
+            high_open=True,
+            remedy="0 is none, and hdet.functional.base_decay gives Eq. 8",
+        )
         self.rescue_ratio = checks.real(
-            "rescue_ratio", rescue_ratio, low=0.0, high=1.0, low_open=True, high_open=True
+            "rescue_ratio",
+            rescue_ratio,
+            low=0.0,
+            high=1.0,
+            low_open=True,
+            high_open=True,
+            remedy="the default is 0.1",
         )
 
     @property

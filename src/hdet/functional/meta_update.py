@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from hdet import checks
+from hdet.errors import InvalidValueError
 
 
 def meta_update(
@@ -32,12 +33,19 @@ def meta_update(
     >>> meta_update(0.0, 0.5, 1.0, meta_momentum=0.5, meta_lr=1.0, base_decay=0.25)
     (0.25, 1.0)
     """
-    velocity = checks.real("velocity", velocity)
-    delta = checks.real("delta", delta)
-    base = checks.real("base", base)
-    beta = checks.real("meta_momentum", meta_momentum, low=0.0, high=1.0, high_open=True)
-    step_size = checks.real("meta_lr", meta_lr, low=0.0)
-    decay = checks.real("base_decay", base_decay, high=1.0, high_open=True)
+    velocity = checks.real("velocity", velocity, remedy="start at 0")
+    delta = checks.real("delta", delta, remedy="leave out replicas that diverged")
+    base = checks.real("base", base, remedy="pass the value in use")
+    beta = checks.real(
+        "meta_momentum",
+        meta_momentum,
+        low=0.0,
+        high=1.0,
+        high_open=True,
+        remedy="the paper uses 0.9",
+    )
+    step_size = checks.real("meta_lr", meta_lr, low=0.0, remedy="the paper uses 0.5")
+    decay = checks.real("base_decay", base_decay, high=1.0, high_open=True, remedy="0 is none")
     velocity = beta * velocity + (1.0 - beta) * delta
     return velocity, base * (1.0 - decay) + step_size * velocity
 
@@ -73,10 +81,28 @@ def base_decay(
     >>> base_decay(25.0, 1e4, 8, literal=True) < 0
     True
     """
-    div_factor = checks.real("div_factor", div_factor, low=0.0, low_open=True)
-    final_div_factor = checks.real("final_div_factor", final_div_factor, low=0.0, low_open=True)
-    num_cycles = checks.real("num_cycles", num_cycles, low=0.0, low_open=True)
-    start_ratio = checks.real("start_ratio", start_ratio, low=0.0, low_open=True)
-    if literal:
-        return 1.0 - math.exp(-math.log(div_factor / final_div_factor) / num_cycles)
-    return 1.0 - math.exp(-math.log(start_ratio * div_factor * final_div_factor) / num_cycles)
+    div_factor = checks.real(
+        "div_factor", div_factor, low=0.0, low_open=True, remedy="PyTorch's default is 25"
+    )
+    final_div_factor = checks.real(
+        "final_div_factor", final_div_factor, low=0.0, low_open=True, remedy="its default is 1e4"
+    )
+    num_cycles = checks.real(
+        "num_cycles", num_cycles, low=0.0, low_open=True, remedy="count the converges of the run"
+    )
+    start_ratio = checks.real(
+        "start_ratio", start_ratio, low=0.0, low_open=True, remedy="1 starts at the peak"
+    )
+    checks.boolean("literal", literal)
+    printed = div_factor / final_div_factor
+    ratio = printed if literal else start_ratio * div_factor * final_div_factor
+    try:
+        kept = math.exp(-math.log(ratio) / num_cycles)
+    except (OverflowError, ValueError):
+        kept = math.inf
+    if not 0.0 < kept < math.inf:
+        raise InvalidValueError(
+            f"num_cycles must leave each cycle a decay that a float can hold, got {num_cycles:g} "
+            f"for a factor of {ratio:g} in all; spread it over more cycles"
+        )
+    return 1.0 - kept

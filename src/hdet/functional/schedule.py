@@ -11,6 +11,12 @@ import math
 
 from hdet import checks
 
+_COUNT = "count optimiser steps from 0"
+_TOTAL = "pass the number of optimiser steps of the run"
+_FINAL = "0 ends at zero"
+_DIV = "PyTorch's default is 25"
+_FINAL_DIV = "PyTorch's default is 1e4"
+
 
 def cosine(
     step: int, total_steps: int, *, warmup_steps: int = 0, final_ratio: float = 0.0
@@ -21,7 +27,7 @@ def cosine(
     [1.0, 0.854, 0.5, 0.146, 0.0]
     """
     warmup, done = _warmup_and_rest(step, total_steps, warmup_steps)
-    final_ratio = checks.real("final_ratio", final_ratio, low=0.0)
+    final_ratio = checks.real("final_ratio", final_ratio, low=0.0, remedy=_FINAL)
     if warmup < 1.0:
         return warmup
     return final_ratio + (1.0 - final_ratio) * 0.5 * (1.0 + math.cos(math.pi * done))
@@ -36,7 +42,7 @@ def linear(
     [1.0, 0.75, 0.5, 0.25, 0.0]
     """
     warmup, done = _warmup_and_rest(step, total_steps, warmup_steps)
-    final_ratio = checks.real("final_ratio", final_ratio, low=0.0)
+    final_ratio = checks.real("final_ratio", final_ratio, low=0.0, remedy=_FINAL)
     return warmup if warmup < 1.0 else 1.0 - (1.0 - final_ratio) * done
 
 
@@ -54,8 +60,8 @@ def hold_then_anneal(
     [1.0, 1.0, 1.0, 0.5, 0.0]
     """
     warmup, _ = _warmup_and_rest(step, total_steps, warmup_steps)
-    anneal = checks.real("anneal", anneal, low=0.0, high=1.0)
-    final_ratio = checks.real("final_ratio", final_ratio, low=0.0)
+    anneal = checks.real("anneal", anneal, low=0.0, high=1.0, remedy="the default is 0.4")
+    final_ratio = checks.real("final_ratio", final_ratio, low=0.0, remedy=_FINAL)
     anneal_steps = anneal * total_steps
     left = max(total_steps - step, 0)
     if left >= anneal_steps:
@@ -78,12 +84,15 @@ def one_cycle(
     >>> round(one_cycle(0, 100) * 25, 12), round(one_cycle(29, 100), 12)
     (1.0, 1.0)
     """
-    checks.integer("step", step, minimum=0)
-    checks.integer("total_steps", total_steps, minimum=1)
-    checks.real("pct_start", pct_start, low=0.0, high=1.0)
+    checks.integer("step", step, minimum=0, remedy=_COUNT)
+    checks.integer("total_steps", total_steps, minimum=1, remedy=_TOTAL)
+    checks.real("pct_start", pct_start, low=0.0, high=1.0, remedy="PyTorch's default is 0.3")
     checks.one_of("anneal_strategy", anneal_strategy, ("cos", "linear"))
-    low = 1.0 / checks.real("div_factor", div_factor, low=0.0, low_open=True)
-    floor = low / checks.real("final_div_factor", final_div_factor, low=0.0, low_open=True)
+    checks.boolean("three_phase", three_phase)
+    low = 1.0 / checks.real("div_factor", div_factor, low=0.0, low_open=True, remedy=_DIV)
+    floor = low / checks.real(
+        "final_div_factor", final_div_factor, low=0.0, low_open=True, remedy=_FINAL_DIV
+    )
     last_step = total_steps - 1
     if three_phase:
         ends = [pct_start * total_steps - 1, 2 * pct_start * total_steps - 2, last_step]
@@ -110,9 +119,9 @@ def _anneal(
 
 def _warmup_and_rest(step: int, total_steps: int, warmup_steps: int) -> tuple[float, float]:
     """The warmup factor, 1 once it is over, and the fraction done of the steps after it."""
-    step = checks.integer("step", step, minimum=0)
-    total_steps = checks.integer("total_steps", total_steps, minimum=1)
-    warmup_steps = checks.integer("warmup_steps", warmup_steps, minimum=0)
+    step = checks.integer("step", step, minimum=0, remedy=_COUNT)
+    total_steps = checks.integer("total_steps", total_steps, minimum=1, remedy=_TOTAL)
+    warmup_steps = checks.integer("warmup_steps", warmup_steps, minimum=0, remedy="0 is no warmup")
     # The first step already learns: a factor of 0 would waste it.
     warmup = min((step + 1) / (warmup_steps + 1), 1.0)
     rest = max(total_steps - warmup_steps, 1)

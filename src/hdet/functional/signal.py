@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from hdet import checks
-from hdet.errors import InvalidValueError
 
 
 def softmax_weights(losses_R: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -22,21 +21,19 @@ def softmax_weights(losses_R: torch.Tensor, temperature: float) -> torch.Tensor:
     [0.5, 0.5]
     """
     losses_R = checks.vector("losses_R", losses_R)
-    temperature = checks.real("temperature", temperature, low=0.0, low_open=True)
-    if not bool(torch.isfinite(losses_R).all()):
-        raise InvalidValueError(
-            f"losses_R must be finite, got {losses_R.tolist()}; leave out replicas that diverged"
-        )
+    temperature = checks.real(
+        "temperature", temperature, low=0.0, low_open=True, remedy="the paper uses 0.1"
+    )
     return torch.softmax((losses_R.mean() - losses_R) / temperature, dim=0)
 
 
 def hypergradient(values_R: torch.Tensor, weights_R: torch.Tensor) -> float:
     r"""Eqs. 5-6: $\Delta = \tilde\eta - \bar\eta = \sum_r w_r \eta_r - \frac1N \sum_r \eta_r$.
 
-    Positive when the replicas with higher values did better. It is summed as
-    $\sum_r (w_r - 1/N)(\eta_r - \eta_0)$, which equals the printed form because the weights
-    sum to 1, and which is exactly 0 for equal weights and for equal values, so that neither moves a
-    base value by rounding alone.
+    Positive when the replicas with higher values did better. Where the weights sum to 1, as Eq. 4's
+    do, it is summed as $\sum_r (w_r - 1/N)(\eta_r - \eta_0)$, which equals the printed form and is
+    exactly 0 for equal weights and for equal values, so that neither moves a base value by rounding
+    alone. Other weights get the printed form.
 
     Args:
         values_R: the value that each replica trained with.
@@ -47,5 +44,7 @@ def hypergradient(values_R: torch.Tensor, weights_R: torch.Tensor) -> float:
     """
     values_R = checks.vector("values_R", values_R)
     weights_R = checks.vector("weights_R", weights_R, length=len(values_R))
+    if abs(float(weights_R.sum()) - 1.0) > 1e-6:
+        return float((weights_R * values_R).sum() - values_R.mean())
     excess_R = weights_R - 1.0 / len(weights_R)
     return float((excess_R * (values_R - values_R[0])).sum())

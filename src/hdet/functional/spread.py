@@ -8,6 +8,8 @@ import torch
 
 from hdet import checks
 
+_COUNT = "pass how many replicas take part, at least 1"
+
 
 def spread_multipliers(num_replicas: int, spread_ratio: float) -> torch.Tensor:
     r"""Eq. 1: $\rho_r = 1 + \alpha (r - (N-1)/2) / \delta$, $\delta = \max((N-1)/2, 1/2)$.
@@ -27,8 +29,8 @@ def spread_multipliers(num_replicas: int, spread_ratio: float) -> torch.Tensor:
     >>> spread_multipliers(1, 0.5).tolist()
     [1.0]
     """
-    num_replicas = checks.integer("num_replicas", num_replicas, minimum=1)
-    spread_ratio = checks.real("spread_ratio", spread_ratio, low=0.0)
+    num_replicas = checks.integer("num_replicas", num_replicas, minimum=1, remedy=_COUNT)
+    spread_ratio = checks.real("spread_ratio", spread_ratio, low=0.0, remedy="the paper uses 1/9")
     centre = (num_replicas - 1) / 2
     offsets_R = torch.arange(num_replicas, dtype=torch.float64) - centre
     return 1.0 + spread_ratio * (offsets_R / max(centre, 0.5))
@@ -58,10 +60,10 @@ def permutation(seed: int, cycle: int, index: int, num_replicas: int) -> torch.T
     >>> sorted(permutation(0, 3, 1, 4).tolist())
     [0, 1, 2, 3]
     """
-    seed = checks.integer("seed", seed, minimum=-(2**63))
-    cycle = checks.integer("cycle", cycle, minimum=0)
-    index = checks.integer("index", index, minimum=0)
-    num_replicas = checks.integer("num_replicas", num_replicas, minimum=1)
+    seed = checks.seed(seed)
+    cycle = checks.integer("cycle", cycle, minimum=0, remedy="count converges from 0")
+    index = checks.integer("index", index, minimum=0, remedy="count hyperparameters from 0")
+    num_replicas = checks.integer("num_replicas", num_replicas, minimum=1, remedy=_COUNT)
 
     def sort_key(replica: int) -> bytes:
         text = f"hdet permutation {seed} {cycle} {index} {replica}"

@@ -20,7 +20,11 @@ def warm_noise_std(param_norm: float, num_params: int, noise_scale: float) -> fl
     >>> warm_noise_std(10.0, 25, 0.01)
     0.02
     """
-    param_norm = checks.real("param_norm", param_norm, low=0.0)
-    num_params = checks.integer("num_params", num_params, minimum=1)
-    noise_scale = checks.real("noise_scale", noise_scale, low=0.0)
+    param_norm = checks.real(
+        "param_norm", param_norm, low=0.0, remedy="take the norm of parameters that are finite"
+    )
+    num_params = checks.integer(
+        "num_params", num_params, minimum=1, remedy="count the entries of all parameters"
+    )
+    noise_scale = checks.real("noise_scale", noise_scale, low=0.0, remedy="the paper uses 0.01")
     return noise_scale * param_norm / math.sqrt(num_params)

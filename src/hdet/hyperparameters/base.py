@@ -31,13 +31,14 @@ class AbstractHyperparameter(abc.ABC):
             high_open=True,
             remedy="from 1 on, the lowest replica's value would be zero or negative",
         )
+        remedy = "pass for example bounds=(1e-6, 1.0)"
         if not isinstance(bounds, tuple | list) or len(bounds) != 2:
-            raise InvalidValueError(f"bounds must be a pair (low, high), got {bounds!r}")
+            raise InvalidValueError(f"bounds must be a pair (low, high), got {bounds!r}; {remedy}")
         if not all(isinstance(bound, numbers.Real) for bound in bounds):
-            raise InvalidTypeError(f"bounds must be two numbers, got {bounds!r}")
+            raise InvalidTypeError(f"bounds must be two numbers, got {bounds!r}; {remedy}")
         low, high = (float(bound) for bound in bounds)
         if not low < high:
-            raise InvalidValueError(f"bounds must have low < high, got {bounds!r}")
+            raise InvalidValueError(f"bounds must have low < high, got {bounds!r}; {remedy}")
         self.bounds = (low, high)
 
     def __repr__(self) -> str:
@@ -51,6 +52,16 @@ class AbstractHyperparameter(abc.ABC):
     @abc.abstractmethod
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise now, not during training, if the value cannot be read and written."""
+
+    def check_value(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise if the value that an ensemble would start from is not a number within the bounds.
+
+        Apart from `check`, because a scheduler writes its own value over whatever it finds.
+        """
+        low, high = self.bounds
+        remedy = f"build the optimiser with such a value, or widen the bounds of {self.name}"
+        value = float(self.read(optimizer))
+        checks.real(f"{self.name} in the optimizer", value, low=low, high=high, remedy=remedy)
 
     @abc.abstractmethod
     def read(self, optimizer: torch.optim.Optimizer) -> Any:

@@ -31,11 +31,14 @@ class LearningRate(AbstractHyperparameter):
         spread_ratio: float = 0.0,
         bounds: tuple[float, float] = (0.0, math.inf),
     ) -> None:
-        self.group = checks.integer("group", group, minimum=0)
+        self.group = checks.integer(
+            "group", group, minimum=0, remedy="count the parameter groups from 0"
+        )
         super().__init__(f"lr/{self.group}", spread_ratio=spread_ratio, bounds=bounds)
         if self.bounds[0] < 0.0:
             raise InvalidValueError(
-                f"bounds of a learning rate must not be negative, got {self.bounds}"
+                f"bounds of a learning rate must not be negative, got {self.bounds}; "
+                "pass for example bounds=(1e-6, 1.0)"
             )
 
     @property
@@ -48,7 +51,8 @@ class LearningRate(AbstractHyperparameter):
         count = len(optimizer.param_groups)
         if self.group >= count:
             raise InvalidValueError(
-                f"group must be below the optimiser's {count} parameter groups, got {self.group}"
+                f"group must be below the optimiser's {count} parameter groups, got {self.group}; "
+                "count them from 0"
             )
         rate = self.read(optimizer)
         is_number = isinstance(rate, float | int) and not isinstance(rate, bool)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any
 
 from hdet import checks
-from hdet.errors import HDETWarning, UsageError
+from hdet.errors import UsageError, warn
 from hdet.replicas.base import AbstractReplicas
 from hdet.replicas.distributed import (
     DistributedReplicas,
@@ -52,10 +51,8 @@ def resolve(replicas: Any, *, explores: bool, controls: bool) -> AbstractReplica
             "replicas=None to make every process a replica"
         )
     if explores and found.num_replicas == 1:
-        warnings.warn(
+        warn(
             "spread_ratio has no effect with a single replica; launch several processes with "
-            "torchrun, or pass replicas=hdet.VirtualReplicas(8) to hold them in this one",
-            HDETWarning,
-            stacklevel=4,
+            "torchrun, or pass replicas=hdet.VirtualReplicas(8) to hold them in this one"
         )
     return found

@@ -166,7 +166,9 @@ def _group_of(process_group: Any, mesh: DeviceMesh | None) -> dist.ProcessGroup 
     if mesh is not None:
         checks.instance("mesh", mesh, DeviceMesh, remedy='pass device_mesh["replicate"]')
         if process_group is not None:
-            raise InvalidValueError("pass either process_group or mesh, got both")
+            raise InvalidValueError(
+                "process_group and mesh must not both be given, got both; leave one out"
+            )
         if mesh.ndim != 1:
             raise InvalidValueError(
                 f"mesh must have one dimension, got {mesh.ndim} {mesh.mesh_dim_names}; "
@@ -181,7 +183,12 @@ def _group_of(process_group: Any, mesh: DeviceMesh | None) -> dist.ProcessGroup 
             f"process_group must contain this process, got a group without rank {dist.get_rank()}; "
             "build the scheduler with the group that this rank is in"
         )
-    group: dist.ProcessGroup = checks.instance("process_group", process_group, dist.ProcessGroup)
+    group: dist.ProcessGroup = checks.instance(
+        "process_group",
+        process_group,
+        dist.ProcessGroup,
+        remedy="pass what torch.distributed.new_group() returned, or None",
+    )
     return group
 
 

@@ -49,7 +49,9 @@ class VirtualReplicas(AbstractReplicas):
     """
 
     def __init__(self, num_replicas: int, *, exact: bool = True) -> None:
-        self._num_replicas = checks.integer("num_replicas", num_replicas, minimum=1)
+        self._num_replicas = checks.integer(
+            "num_replicas", num_replicas, minimum=1, remedy="the paper uses 8"
+        )
         self.exact = checks.boolean("exact", exact)
         self._offsets: Offsets = {}
         self._storage: AbstractStorage | None = None

@@ -10,17 +10,26 @@ from hdet.signals.losses import Losses, read_losses
 
 
 class Intake:
-    """Hands each step's loss to the signal, and remembers for which steps it had one."""
+    """Hands each step's loss to the signal, and counts them.
 
-    def __init__(self, signal: AbstractSignal, num_local: int) -> None:
+    Args:
+        signal: what they are for.
+        num_local: how many losses a step has in this process.
+        needed_by: who weighs replicas by the signal; None if nobody.
+    """
+
+    def __init__(
+        self, signal: AbstractSignal, num_local: int, *, needed_by: object | None = None
+    ) -> None:
         self._signal = signal
+        self._needed_by = needed_by
         self._num_local = num_local
         self._last_step = -1
         self.num_observed = 0
 
     def take(self, loss: Losses, step: int) -> None:
         """Read the loss of ``step``, which may come once."""
-        if self.has(step):
+        if self._last_step == step:
             raise UsageError(
                 f"the loss of step {step} was handed over twice; call either step(loss), or "
                 "observe(loss) and a bare step()"
@@ -29,9 +38,22 @@ class Intake:
         self._last_step = step
         self.num_observed += 1
 
-    def has(self, step: int) -> bool:
-        """Whether the loss of ``step`` has come."""
-        return self._last_step == step
+    def receive(self, loss: Losses | None, step: int, *, is_on: bool) -> None:
+        """What ``step(loss)`` was given; switched off, it is still read, as a mistake may be."""
+        if not is_on:
+            if loss is not None:
+                read_losses(loss, self._num_local)
+        elif loss is not None:
+            self.take(loss, step)
+        elif self._is_needed() and self._last_step != step:
+            raise UsageError(
+                "step() needs the training loss, because the controller weighs the replicas by it "
+                f"({self._needed_by!r}), got none; call step(loss), or ensemble.observe(loss) "
+                "before a bare step()"
+            )
+
+    def _is_needed(self) -> bool:
+        return self._needed_by is not None and self._signal.needs_loss
 
     def measure(self, device: torch.device) -> torch.Tensor:
         """What the signal says of the cycle so far, ``[L]`` on ``device``."""

@@ -25,7 +25,10 @@ def read_losses(loss: Any, num_local: int) -> torch.Tensor:
     elif not isinstance(loss, torch.Tensor):
         loss = _scalar(loss)
     if not loss.is_floating_point():
-        raise InvalidTypeError(f"loss must be floating-point, got a tensor of {loss.dtype}")
+        raise InvalidTypeError(
+            f"loss must be floating-point, got a tensor of {loss.dtype}; pass what was "
+            "differentiated, detached or not"
+        )
     if loss.numel() != num_local or loss.dim() > 1:
         raise InvalidValueError(
             f"loss must be {_expected(num_local)}, got shape {tuple(loss.shape)}; "
@@ -46,7 +49,7 @@ def _scalar(value: Any) -> torch.Tensor:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidTypeError(
             f"loss must be a floating-point tensor or a float, got {value!r} "
-            f"({type(value).__name__})"
+            f"({type(value).__name__}); pass what was differentiated, detached or not"
         )
     return torch.tensor(float(value), dtype=torch.float64)
 

@@ -1,0 +1,133 @@
+"""Arguments that several constructors share, and the head of a saved state: checked on entry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hdet import checks, optimizers
+from hdet.controllers import AbstractController, FixedController
+from hdet.errors import InvalidTypeError, InvalidValueError, warn
+from hdet.hyperparameters import AbstractHyperparameter
+from hdet.signals import AbstractSignal, TrainingLoss
+
+STATE_VERSION = 1
+
+
+def checked_model(model: Any) -> torch.nn.Module | None:
+    """The model, if it is one or None."""
+    found: torch.nn.Module | None = checks.optional(
+        "model", model, torch.nn.Module, remedy="pass the module that is trained, or None"
+    )
+    return found
+
+
+def checked_cycle_steps(cycle_steps: Any) -> int:
+    """T, if it is a number of steps."""
+    return checks.integer("cycle_steps", cycle_steps, minimum=1, remedy="the default is 1000")
+
+
+def checked_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimiser, if it is one and has parameters."""
+    found: torch.optim.Optimizer = checks.instance(
+        "optimizer", optimizer, torch.optim.Optimizer, remedy="pass one from torch.optim"
+    )
+    if not optimizers.parameters(found):
+        raise InvalidValueError(
+            "optimizer must have parameters, got one without any; pass it model.parameters()"
+        )
+    return found
+
+
+def checked_hyperparameters(
+    hyperparameters: Any, optimizer: torch.optim.Optimizer
+) -> tuple[AbstractHyperparameter, ...]:
+    """The hyperparameters, if there are some, each can be written, and none comes twice."""
+    if not isinstance(hyperparameters, list | tuple) or len(hyperparameters) == 0:
+        raise InvalidTypeError(
+            f"hyperparameters must be a non-empty list, got {hyperparameters!r}; pass for example "
+            "[hdet.LearningRate(0, spread_ratio=1/9)]"
+        )
+    for hyperparameter in hyperparameters:
+        checks.instance(
+            "each of hyperparameters",
+            hyperparameter,
+            AbstractHyperparameter,
+            remedy="pass for example hdet.LearningRate(0)",
+        )
+        hyperparameter.check(optimizer)
+        hyperparameter.check_value(optimizer)
+    names = [hyperparameter.name for hyperparameter in hyperparameters]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidValueError(
+            f"hyperparameters must be different, got {twice} more than once; leave one out"
+        )
+    return tuple(hyperparameters)
+
+
+def checked_total_steps(total_steps: Any) -> int | None:
+    """S, if it is a number of steps or None."""
+    return checks.optional_integer(
+        "total_steps", total_steps, minimum=1, remedy="pass the run's steps, or None for no limit"
+    )
+
+
+def warn_of_long_cycle(cycle_steps: int, total_steps: int | None) -> None:
+    """Warn if a run is over before its first averaging."""
+    if total_steps is not None and cycle_steps > total_steps:
+        warn(
+            f"cycle_steps={cycle_steps} is longer than the run of {total_steps} steps: nothing is "
+            "averaged before converge(); lower cycle_steps"
+        )
+
+
+def checked_signal(signal: Any) -> AbstractSignal:
+    """The signal, the training loss for None."""
+    found: AbstractSignal = checks.instance(
+        "signal",
+        TrainingLoss() if signal is None else signal,
+        AbstractSignal,
+        remedy="pass hdet.TrainingLoss() or None",
+    )
+    return found
+
+
+def checked_controller(controller: Any) -> AbstractController:
+    """The controller, none that moves anything for None."""
+    found: AbstractController = checks.instance(
+        "controller",
+        FixedController() if controller is None else controller,
+        AbstractController,
+        remedy="pass hdet.PaperController(...) or None",
+    )
+    return found
+
+
+def checked_replica(replica: Any, num_replicas: int) -> int:
+    """The replica's index, if there is one of that index."""
+    remedy = f"the replicas are 0 to {num_replicas - 1}"
+    found = checks.integer("replica", replica, minimum=0, remedy=remedy)
+    if found >= num_replicas:
+        raise InvalidValueError(f"replica must be below {num_replicas}, got {replica}; {remedy}")
+    return found
+
+
+def check_header(state: Any) -> None:
+    """Raise if ``state`` is not one of an ensemble, or its counters cannot be."""
+    version = state.get("version") if isinstance(state, dict) else None
+    if version != STATE_VERSION:
+        raise InvalidValueError(
+            f"state must be what state_dict() returned (version {STATE_VERSION}), got a "
+            f"{type(state).__name__} of version {version!r}; {checks.SAVED}"
+        )
+    step, converged_step = (
+        checks.integer(f"state[{key!r}]", state.get(key), minimum=0, remedy=checks.SAVED)
+        for key in ("step", "converged_step")
+    )
+    if converged_step > step:
+        raise InvalidValueError(
+            f"state['converged_step'] must be at most state['step'], got {converged_step} at step "
+            f"{step}; {checks.SAVED}"
+        )
