@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Named together with whatever needs it, so that the CPU build can serve; see constraints.txt.
 TORCH ?= torch==2.13.0
+# pip would refuse an older Python too, after minutes and in many lines.
+CHECK_PYTHON = import sys; v = sys.version_info; v < (3, 11) and sys.exit( \
+	"PYTHON must be 3.11 or newer, got %d.%d; run: make PYTHON=python3.12 setup" % v[:2])
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast test-gpu check lint format type docs bench clean
@@ -14,6 +17,7 @@ help:            ## list the targets
 setup: $(VENV)/.installed ## make the virtual environment and install hdet with all its tools
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c '$(CHECK_PYTHON)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH) -e '.[dev]'
 	touch $@
@@ -48,7 +52,7 @@ type: setup
 	$(BIN)/mypy
 
 docs: setup      ## build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup     ## measure step() and converge() against their baselines
 	$(BIN)/python -m benchmarks

@@ -225,5 +225,23 @@ def test_the_corpus_keeps_validation_apart() -> None:
     assert torch.equal(drawn, byte_model.draw(train, 3, 16, seed=1))
 
 
+def test_make_refuses_an_old_python_before_it_installs_anything(tmp_path: Path) -> None:
+    old = tmp_path / "python3"
+    pretend = "import sys; sys.version_info = (3, 10, 4); exec(sys.argv[1])"
+    old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$2"\n')
+    old.chmod(0o755)
+    venv = tmp_path / "venv"
+    result = subprocess.run(
+        ["make", "setup", f"PYTHON={old}", f"VENV={venv}"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert result.returncode != 0
+    assert result.stderr.splitlines()[0].startswith("PYTHON must be 3.11 or newer, got 3.10; run")
+    assert not venv.exists()
+
+
 def test_python_dash_m_works() -> None:
     assert "hdet" in run_python("-m", "hdet", "--version")
