@@ -110,35 +110,20 @@ def algorithm_1(
     for step in range(num_steps + 1):
         # After `step` optimiser steps: what rate does the next one use?
         in_charge = warmup_steps is not None and step >= warmup_steps
+        if warmup_steps is not None and in_charge and not gammas:
+            k = (total_steps - warmup_steps) / cycle_steps
+            gammas = _gammas(eta_bar, max_lrs, k, f_div, f_final, literal)
         if step > 0 and step % cycle_steps == 0:
             mean_losses = [sum(own) / len(own) for own in zip(*cycle_losses, strict=True)]
             cycle_losses = []
-            if in_charge:
-                if not gammas:
-                    gammas = _gammas(
-                        eta_bar,
-                        max_lrs,
-                        total_steps,
-                        warmup_steps,
-                        cycle_steps,
-                        f_div,
-                        f_final,
-                        literal,
-                    )
-                for g in groups:
-                    eta = [eta_bar[g] * rho[order[g][r]] for r in range(n)]
-                    d = delta(eta, weights(mean_losses, sigma))
-                    before = eta_bar[g]
-                    velocity[g], eta_bar[g] = meta_update(
-                        velocity[g], d, before, beta, lam, gammas[g]
-                    )
-                    if rescue and eta_bar[g] <= 0:  # ours, not the paper's
-                        velocity[g], eta_bar[g] = 0.0, 0.1 * before * (1 - gammas[g])
+            for g in groups if in_charge else ():
+                eta = [eta_bar[g] * rho[order[g][r]] for r in range(n)]
+                d = delta(eta, weights(mean_losses, sigma))
+                before = eta_bar[g]
+                velocity[g], eta_bar[g] = meta_update(velocity[g], d, before, beta, lam, gammas[g])
+                if rescue and eta_bar[g] <= 0:  # ours, not the paper's
+                    velocity[g], eta_bar[g] = 0.0, 0.1 * before * (1 - gammas[g])
             order = [list(permutation(step // cycle_steps, g)) for g in groups]
-        if in_charge and not gammas:
-            gammas = _gammas(
-                eta_bar, max_lrs, total_steps, warmup_steps, cycle_steps, f_div, f_final, literal
-            )
         if not in_charge:
             eta_bar = [
                 one_cycle(step, lr, total_steps, f_div=f_div, f_final=f_final) for lr in max_lrs
@@ -153,15 +138,11 @@ def algorithm_1(
 def _gammas(
     eta_bar: Sequence[float],
     max_lrs: Sequence[float],
-    total_steps: int,
-    warmup_steps: int | None,
-    cycle_steps: int,
+    k: float,
     f_div: float,
     f_final: float,
     literal: bool,
 ) -> list[float]:
-    assert warmup_steps is not None
-    k = (total_steps - warmup_steps) / cycle_steps
     if literal:
         return [gamma_literal(f_div, f_final, k) for _ in max_lrs]
     floors = [lr / (f_div * f_final) for lr in max_lrs]

@@ -10,6 +10,7 @@ from torch import nn
 
 import hdet
 from tests import reference, training
+from tests.linear import model_and_optimizer, virtual_step
 from tests.pool import Pool
 
 
@@ -145,3 +146,39 @@ def test_after_the_scheduler_was_built_it_works_as_well() -> None:
     points = [training.flat(model) for _ in ensemble.fan_out(torch.ones(2, 5))]
     assert not torch.equal(points[0], points[1])
     assert torch.allclose((points[0] + points[1]) / 2, training.flat(model), rtol=1e-12)
+
+
+def test_a_warm_start_is_averaged_without_a_spread() -> None:
+    model, optimizer = model_and_optimizer("Adam")
+    replicas = hdet.VirtualReplicas(3)
+    hdet.warm_start_(model, 0.5, replicas=replicas)
+    scheduler = hdet.OneCycleLR(
+        optimizer, 0.05, total_steps=30, cycle_steps=5, replicas=replicas, cycle_momentum=False
+    )
+    for step in range(7):
+        points = virtual_step(model, scheduler.ensemble, step)
+        apart = not torch.equal(points[0], points[1])
+        assert apart == (step < 5)
+        scheduler.step()
+
+
+def warm_processes_without_a_spread(rank: int) -> list[float]:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    replicas = hdet.DistributedReplicas()
+    hdet.warm_start_(model, 0.5, replicas=replicas)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    apart = model.weight.item()
+    scheduler = hdet.OneCycleLR(
+        optimizer, 0.1, total_steps=30, cycle_steps=5, cycle_momentum=False, replicas=replicas
+    )
+    scheduler.converge()
+    assert rank >= 0
+    return [apart, model.weight.item()]
+
+
+@pytest.mark.distributed
+def test_a_warm_start_on_processes_is_averaged_without_a_spread(pool: Pool) -> None:
+    (first, end_0), (second, end_1) = pool.run(warm_processes_without_a_spread, 2)
+    assert first != second
+    assert end_0 == end_1 == pytest.approx((first + second) / 2)
