@@ -178,11 +178,9 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         if self._ensemble is not None and lives_through and self.last_epoch < self.total_steps:
             self._ensemble.advance(loss)
         super().step(epoch)
-        if self._ensemble is not None:
-            self._ensemble.note_written()
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        # SequentialLR starts a scheduler by this method, not by step().
+        # Where rates are written: step() calls this, and so does SequentialLR without step().
         super()._update_lr(epoch)
         if self._ensemble is not None:
             self._ensemble.note_written()
