@@ -200,14 +200,10 @@ def test_a_controller_and_a_signal_of_the_users_own() -> None:
             return {"count": 0.0}
 
         def update(
-            self,
-            state: dict[str, float],
-            base: float,
-            values_R: torch.Tensor,
-            losses_R: torch.Tensor,
+            self, state: dict[str, float], base: float, evidence: hdet.Evidence
         ) -> tuple[dict[str, float], float]:
-            assert losses_R.tolist() == [7.0, 7.0, 7.0]
-            assert float(values_R.mean()) == pytest.approx(base)
+            assert evidence.losses_R.tolist() == [7.0, 7.0, 7.0]
+            assert float(evidence.values_R.mean()) == pytest.approx(base)
             return {"count": state["count"] + 1}, base / 2
 
     class Constant(hdet.AbstractSignal):
@@ -221,7 +217,7 @@ def test_a_controller_and_a_signal_of_the_users_own() -> None:
         def measure(self, num_local: int, device: torch.device) -> torch.Tensor:
             return torch.full((num_local,), 7.0, device=device)
 
-        def reset(self) -> None:
+        def reset(self, num_steps: int) -> None:
             pass
 
     optimizer = sgd()
@@ -240,7 +236,7 @@ def test_the_training_loss_is_averaged_over_the_cycle_and_can_change_device_type
     for step in range(3):
         signal.observe(torch.tensor([1.0 * step, 2.0 * step]))
     assert signal.measure(2, device).tolist() == [1.0, 2.0]
-    signal.reset()
+    signal.reset(10)
     assert signal.measure(2, device).isnan().all()
 
 

@@ -13,6 +13,10 @@ import hdet
 from tests import reference
 
 
+def evidence(values_R: torch.Tensor, losses_R: torch.Tensor) -> hdet.Evidence:
+    return hdet.Evidence(step=0, values_R=values_R, losses_R=losses_R)
+
+
 def run_on_noise(seed: int, *, num_cycles: int = 400) -> list[float]:
     """Base values under losses that say nothing about the rate, at a spread of 1/2."""
     generator = torch.Generator().manual_seed(seed)
@@ -23,7 +27,7 @@ def run_on_noise(seed: int, *, num_cycles: int = 400) -> list[float]:
     for cycle in range(num_cycles):
         values_R = base * rho[hdet.functional.permutation(seed, cycle, 0, 8)]
         losses_R = 3.0 + 0.01 * torch.randn(8, generator=generator, dtype=torch.float64)
-        state, base = controller.update(state, base, values_R, losses_R)
+        state, base = controller.update(state, base, evidence(values_R, losses_R))
         bases.append(base)
     return bases
 
@@ -67,7 +71,9 @@ def test_one_update_is_equation_7_or_the_rescue(
     rho = hdet.functional.spread_multipliers(len(losses), 0.3)
     velocity = relative_velocity * base
     state, found = controller.update(
-        {"velocity": velocity}, base, base * rho, torch.tensor(losses, dtype=torch.float64)
+        {"velocity": velocity},
+        base,
+        evidence(base * rho, torch.tensor(losses, dtype=torch.float64)),
     )
     delta = reference.delta((base * rho).tolist(), reference.weights(losses, 0.1))
     v, literal = reference.meta_update(velocity, delta, base, 0.9, lam, gamma)
@@ -83,7 +89,10 @@ def test_one_update_is_equation_7_or_the_rescue(
 def test_a_cycle_without_losses_only_decays() -> None:
     controller = hdet.PaperController(base_decay=0.5)
     none = torch.zeros(0, dtype=torch.float64)
-    assert controller.update({"velocity": 0.0}, 1.0, none, none) == ({"velocity": 0.0}, 0.5)
+    assert controller.update({"velocity": 0.0}, 1.0, evidence(none, none)) == (
+        {"velocity": 0.0},
+        0.5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +125,7 @@ def test_the_better_replicas_pull_the_rate_their_way() -> None:
         for cycle in range(300):
             values_R = base * rho[hdet.functional.permutation(0, cycle, 0, 8)]
             losses_R = (values_R.log() - torch.tensor(0.5).log()) ** 2
-            state, base = controller.update(state, base, values_R, losses_R)
+            state, base = controller.update(state, base, evidence(values_R, losses_R))
         assert base == pytest.approx(0.5, rel=0.2)
 
 

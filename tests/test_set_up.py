@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -93,9 +91,9 @@ class Plain(hdet.AbstractController):
         return {}
 
     def update(
-        self, state: dict[str, float], base: float, values_R: Any, losses_R: Any
+        self, state: dict[str, float], base: float, evidence: hdet.Evidence
     ) -> tuple[dict[str, float], float]:
-        del values_R, losses_R
+        del evidence
         return state, base * self.factor
 
 

@@ -12,13 +12,22 @@
 """
 
 from hdet import errors, functional
-from hdet.controllers import AbstractController, FixedController, PaperController
+from hdet.controllers import (
+    AbstractController,
+    Bounded,
+    CoolDown,
+    Evidence,
+    FixedController,
+    Gated,
+    LongHorizonController,
+    PaperController,
+)
 from hdet.cycle import Ensemble
 from hdet.errors import HDETError, HDETWarning
 from hdet.hyperparameters import AbstractHyperparameter, LearningRate
 from hdet.replicas import AbstractReplicas, DistributedReplicas, VirtualReplicas
-from hdet.schedulers import OneCycleLR
-from hdet.signals import AbstractSignal, TrainingLoss
+from hdet.schedulers import AutoLR, OneCycleLR
+from hdet.signals import AbstractSignal, GradientProduct, PairedProbe, Probe, TrainingLoss, Trend
 from hdet.warm_start import warm_start_
 
 __version__ = "0.1.0.dev0"
@@ -28,15 +37,25 @@ __all__ = [
     "AbstractHyperparameter",
     "AbstractReplicas",
     "AbstractSignal",
+    "AutoLR",
+    "Bounded",
+    "CoolDown",
     "DistributedReplicas",
     "Ensemble",
+    "Evidence",
     "FixedController",
+    "Gated",
+    "GradientProduct",
     "HDETError",
     "HDETWarning",
     "LearningRate",
+    "LongHorizonController",
     "OneCycleLR",
+    "PairedProbe",
     "PaperController",
+    "Probe",
     "TrainingLoss",
+    "Trend",
     "VirtualReplicas",
     "errors",
     "functional",

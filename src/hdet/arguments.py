@@ -12,7 +12,8 @@ from hdet.errors import InvalidTypeError, InvalidValueError, warn
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.signals import AbstractSignal, TrainingLoss
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+"""Version 1 had neither cycle, cycle_end nor signal."""
 
 
 def checked_model(model: Any) -> torch.nn.Module | None:
@@ -105,6 +106,15 @@ def checked_controller(controller: Any) -> AbstractController:
     return found
 
 
+def check_signal_serves(signal: AbstractSignal, controller: AbstractController) -> None:
+    """Raise if the controller needs a slope and the signal only compares losses."""
+    if controller.needs_trend and not signal.has_trends:
+        raise InvalidValueError(
+            f"signal must tell a slope for {controller!r}, got {type(signal).__name__}; pass "
+            "signal=hdet.GradientProduct()"
+        )
+
+
 def checked_replica(replica: Any, num_replicas: int) -> int:
     """The replica's index, if there is one of that index."""
     remedy = f"the replicas are 0 to {num_replicas - 1}"
@@ -117,9 +127,9 @@ def checked_replica(replica: Any, num_replicas: int) -> int:
 def check_header(state: Any) -> None:
     """Raise if ``state`` is not one of an ensemble, or its counters cannot be."""
     version = state.get("version") if isinstance(state, dict) else None
-    if version != STATE_VERSION:
+    if not isinstance(version, int) or not 1 <= version <= STATE_VERSION:
         raise InvalidValueError(
-            f"state must be what state_dict() returned (version {STATE_VERSION}), got a "
+            f"state must be what state_dict() returned (version 1 to {STATE_VERSION}), got a "
             f"{type(state).__name__} of version {version!r}; {checks.SAVED}"
         )
     step, converged_step = (

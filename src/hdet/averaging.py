@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from hdet import optimizers
 from hdet.converge import Selection, converge_, select
+from hdet.hyperparameters import AbstractHyperparameter
 from hdet.replicas import AbstractReplicas
 from hdet.roll_call import RollCall, report_bad, roll_call
-from hdet.signals import Intake
+from hdet.signals import Intake, Trend
 
 
 class Averaging:
@@ -34,19 +37,28 @@ class Averaging:
         self._intake = intake
         self._note_trained()
 
-    def measure(self, step: int) -> list[float]:
-        """Each replica's signal, NaN where it has none; nothing is averaged."""
-        return self._roll_call(step, None).losses
+    def measure(self, step: int) -> RollCall:
+        """What the replicas measured; nothing is averaged."""
+        return self._roll_call(step, None)
 
-    def converge(self, step: int) -> list[float]:
-        """Eq. 3 over the sound replicas; return each one's signal as `measure` does."""
+    def converge(self, step: int) -> RollCall:
+        """Eq. 3 over the sound replicas; return what they measured, as `measure` does."""
         with torch.no_grad(), torch.profiler.record_function("hdet.converge"):
             selection = select(self._optimizer, self._model, self._trained)
-            losses, valid, include_state = self._roll_call(step, selection)
-            report_bad(valid, step)
-            converge_(selection, self._replicas, valid, include_state=include_state)
+            answers = self._roll_call(step, selection)
+            report_bad(answers.valid, step)
+            converge_(selection, self._replicas, answers.valid, include_state=answers.include_state)
         self._note_trained()
-        return losses
+        return answers
+
+    def trends(
+        self, answers: RollCall, hyperparameters: Sequence[AbstractHyperparameter]
+    ) -> list[Trend | None]:
+        """What the signal says of each hyperparameter; None of those that are no learning rate."""
+        independent = self._replicas.gradients == "local"
+        found = self._intake.signal.trends(answers.statistics, independent=independent)
+        own = iter(found or ())
+        return [next(own, None) if h.rate_group is not None else None for h in hyperparameters]
 
     def _roll_call(self, step: int, selection: Selection | None) -> RollCall:
         return roll_call(

@@ -25,6 +25,7 @@ from hdet.plan import Value
 from hdet.replicas import AbstractReplicas, resolve
 from hdet.replicas.base import Steering
 from hdet.replicas.split import split
+from hdet.roll_call import RollCall
 from hdet.signals import AbstractSignal, Intake, Losses
 from hdet.values import Values
 
@@ -93,7 +94,7 @@ class Ensemble:
             self._assignment,
             self.replicas,
         )
-        self._step = self._converged_step = 0
+        self._step = self._converged_step = self._cycle = 0
         needed_by = self.controller if self._controls else None
         self._intake = Intake(self.signal, self.replicas.num_local, needed_by=needed_by)
         self._averaging = Averaging(optimizer, self.model, self.replicas, self._intake)
@@ -102,15 +103,11 @@ class Ensemble:
         self.replicas.attach(
             optimizer,
             self.model,
-            Steering(
-                rate_multiplier=self._assignment.rate_multiplier,
-                activate=WeakMethod(self._values.write),
-                in_charge=WeakMethod(self._values.in_charge),
-                only_rates=all(h.rate_group is not None for h in self.hyperparameters),
-                explores=explores,
-            ),
+            self._steering(explores),
             owner=self,
         )
+        self._follow_gradients()
+        self._cycle_end = self._begin_cycle()
         if self.averages:
             self._values.guard_checkpoints()
         self._values.write_own()
@@ -147,6 +144,11 @@ class Ensemble:
     def is_on(self) -> bool:
         """Whether anything differs from the plain schedule."""
         return self._controls or self.averages
+
+    def freeze(self) -> None:
+        """Leave the base values to the schedule from now on; nothing is measured any more."""
+        self._values.frozen = True
+        self._intake.begin_cycle(0)
 
     def observe(self, loss: Losses) -> None:
         """Hand over a step's loss ahead of a bare ``step()``, where a trainer makes that call."""
@@ -205,7 +207,10 @@ class Ensemble:
             "version": arguments.STATE_VERSION,
             "step": self._step,
             "converged_step": self._converged_step,
+            "cycle": self._cycle,
+            "cycle_end": self._cycle_end,
             "num_replicas": self.num_replicas,
+            "signal": self.signal.state_dict(),
             **self._values.state_dict(),
         }
 
@@ -218,6 +223,11 @@ class Ensemble:
         in_charge = self._values.in_charge()
         self._values.load_state_dict(state)
         self._jump(int(state["step"]), int(state["converged_step"]))
+        if self._values.cycle_steps(self._step) is not None and "cycle_end" in state:
+            # The controller chose it; a T of the ensemble's own may have been changed since.
+            self._cycle, self._cycle_end = int(state["cycle"]), int(state["cycle_end"])
+            self._assignment.draw(self._cycle)
+        self.signal.load_state_dict(state.get("signal", {}))
         self._values.put_back(in_charge=in_charge)
 
     def check_state(self, state: Any) -> None:
@@ -238,7 +248,7 @@ class Ensemble:
         self._agree()
         self._intake.receive(loss, self._step, is_on=self.is_on)
         self._step += 1
-        if self.is_on and self._step % self.cycle_steps == 0:
+        if self.is_on and self._step == self._cycle_end:
             self._end_cycle()
 
     def local_values(self, given: Sequence[Value]) -> list[Value]:
@@ -272,17 +282,41 @@ class Ensemble:
     # ------------------------------------------------------------------ the end of a cycle
 
     def _end_cycle(self) -> None:
-        losses = self._converge() if self.averages else self._averaging.measure(self._step)
-        self._values.control(self._step, losses)
-        self._assignment.draw(self._step // self.cycle_steps)
-        self._intake.end_cycle()
+        answers = self._converge() if self.averages else self._averaging.measure(self._step)
+        trends_H = self._averaging.trends(answers, self.hyperparameters)
+        self._values.control(self._step, answers.losses, trends_H)
+        self._cycle += 1
+        self._cycle_end = self._begin_cycle()
 
-    def _converge(self) -> list[float]:
-        losses = self._averaging.converge(self._step)
+    def _begin_cycle(self) -> int:
+        """Deal the cycle's multipliers and start measuring; return the step at which it ends."""
+        wanted = None if self._values.frozen else self._values.cycle_steps(self._step)
+        if wanted is None:
+            wanted = self.cycle_steps - self._step % self.cycle_steps
+        self._assignment.draw(self._cycle)
+        self._intake.begin_cycle(0 if self._values.frozen else wanted)
+        return self._step + wanted
+
+    def _converge(self) -> RollCall:
+        answers = self._averaging.converge(self._step)
         self._converged_step = self._step
-        return losses
+        return answers
 
     # ------------------------------------------------------------------ small parts
+
+    def _steering(self, explores: bool) -> Steering:
+        return Steering(
+            rate_multiplier=self._assignment.rate_multiplier,
+            activate=WeakMethod(self._values.write),
+            in_charge=WeakMethod(self._values.in_charge),
+            only_rates=all(h.rate_group is not None for h in self.hyperparameters),
+            explores=explores,
+        )
+
+    def _follow_gradients(self) -> None:
+        arguments.check_signal_serves(self.signal, self.controller)
+        groups = [h.rate_group for h in self.hyperparameters if h.rate_group is not None]
+        self.signal.attach(self.optimizer, groups, WeakMethod(self._values.rate))
 
     def _refuse_inside_loop(self, call: str) -> None:
         """A replica's parameters stand in the module there, and leaving the loop replaces them."""
@@ -309,9 +343,10 @@ class Ensemble:
 
     def _jump(self, step: int, converged_step: int) -> None:
         self._step, self._converged_step = step, converged_step
-        self._intake.reset()
+        self._cycle = step // self.cycle_steps
+        self._intake.reset(0)
         self.replicas.reset()
-        self._assignment.draw(step // self.cycle_steps)
+        self._cycle_end = self._begin_cycle()
 
     def _warn_if_apart(self) -> None:
         apart = self._step - self._converged_step

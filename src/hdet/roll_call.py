@@ -22,7 +22,9 @@ class RollCall(NamedTuple):
     """What all replicas answered, the same on each of them."""
 
     losses: list[float]
-    """Each replica's signal; NaN where it has none."""
+    """Each replica's mean loss; NaN where it has none."""
+    statistics: list[list[float]]
+    """What the signals of the replicas that count say beyond it."""
     valid: list[bool]
     """Who counts: finite parameters and, where losses were reported, a finite one. Losses that are
     bad everywhere disqualify nobody's parameters."""
@@ -52,16 +54,19 @@ def roll_call(
     state_differs = replicas.gradients == "local" or not optimizers.state_ignores_parameters(
         optimizer
     )
-    signal_L = intake.measure(device).to(tensors.widest(device))
-    finite_L = torch.ones_like(signal_L)
+    loss_L = intake.measure(device).to(tensors.widest(device))
+    finite_L = torch.ones_like(loss_L)
     fingerprint = 0
     if selection is not None:
         finite_L.copy_(replicas.finite(selection.parameters, device))
         fingerprint = selection.fingerprint()
     own = [step, fingerprint, state_differs, intake.num_observed]
-    own_L4 = signal_L.new_tensor(own).expand(num_local, 4)
-    row_L6 = torch.cat([own_L4, signal_L[:, None], finite_L[:, None]], dim=1)
-    rows_R6 = replicas.gather(row_L6).tolist()
+    own_L4 = loss_L.new_tensor(own).expand(num_local, 4)
+    statistics_K = (
+        intake.statistics(replicas.num_replicas // num_local).to(loss_L).expand(num_local, -1)
+    )
+    row = torch.cat([own_L4, loss_L[:, None], finite_L[:, None], statistics_K], dim=1)
+    rows_R6, statistics_RK = _split(replicas.gather(row).tolist())
     agreement.check_same("the number of steps taken", [int(row[0]) for row in rows_R6])
     if selection is not None and len({row[1] for row in rows_R6}) > 1:
         listings = replicas.gather_objects(selection.describe())
@@ -77,7 +82,12 @@ def roll_call(
         for ok, row in zip(finite, rows_R6, strict=True)
     ]
     valid = sound if any(sound) else finite
-    return RollCall([row[4] for row in rows_R6], valid, state_differs or not all(valid))
+    heard = [own for own, counts in zip(statistics_RK, valid, strict=True) if counts]
+    return RollCall([row[4] for row in rows_R6], heard, valid, state_differs or not all(valid))
+
+
+def _split(rows: list[list[float]]) -> tuple[list[list[float]], list[list[float]]]:
+    return [row[:6] for row in rows], [row[6:] for row in rows]
 
 
 def report_bad(valid: Sequence[bool], step: int) -> None:

@@ -10,15 +10,18 @@ import torch
 
 from hdet import checks, ownership
 from hdet.assignment import Assignment
-from hdet.controllers import AbstractController
+from hdet.controllers import AbstractController, Evidence
 from hdet.errors import InvalidValueError
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.plan import AbstractPlan, Value
 from hdet.replicas import AbstractReplicas
+from hdet.signals import Trend
 
 
 class Values:
     """Base values: the plan's until the controller's first step, the controller's from then on.
+
+    With a relative controller they are the plan's throughout, times the factor that it moves.
 
     Args:
         optimizer: where values are read and written.
@@ -46,7 +49,18 @@ class Values:
         self._replicas = replicas
         self._states = [controller.init() for _ in hyperparameters]
         self._controlled = False
-        self._base: list[Value] = list(plan.values(0))
+        self.frozen = False
+        planned = plan.values(0)
+        self._factors: list[float] | None = None
+        self._scales: list[float] = []
+        if controller.start_value is not None:
+            # A group whose rate is planned to be 0 has no scale of its own.
+            self._scales = [float(value) or 1.0 for value in planned]
+            self._factors = [
+                min(max(controller.start_value, h.bounds[0] / scale), h.bounds[1] / scale)
+                for h, scale in zip(hyperparameters, self._scales, strict=True)
+            ]
+        self._base: list[Value] = self._shaped(planned)
         self._written: list[Any] = []
         self._owns_values = False
 
@@ -55,8 +69,24 @@ class Values:
         """The base values as numbers; waits for the device if they are tensors on one."""
         return [float(value) for value in self._base]
 
+    def rate(self, position: int) -> float:
+        """The base value now of the learning rate at this position among the learning rates.
+
+        Waits for the device if a schedule made of tensors is in charge.
+        """
+        rates = [i for i, h in enumerate(self._hyperparameters) if h.rate_group is not None]
+        return float(self._base[rates[position]])
+
+    def cycle_steps(self, step: int) -> int | None:
+        """The length that the controller wants for a cycle from ``step`` on; None for T."""
+        wanted = [self._controller.next_cycle_steps(state, step) for state in self._states]
+        return min((steps for steps in wanted if steps is not None), default=None)
+
     def refresh(self, step: int) -> None:
         """Move on to the values of ``step``."""
+        if self._factors is not None:
+            self._base = self._shaped(self._plan.values(step))
+            return
         if self._controlled:
             return
         start = self._controller.start_step
@@ -68,8 +98,8 @@ class Values:
 
     def seek(self, step: int) -> None:
         """Jump to a step: where the plan is in charge its value there, else the one in use."""
-        if not self._controlled:
-            self._base = list(self._plan.values(step))
+        if not self._controlled or self._factors is not None:
+            self._base = self._shaped(self._plan.values(step))
 
     def of(self, replica: int | None) -> list[Value]:
         """A replica's values (Eq. 1); None is the base point."""
@@ -137,33 +167,45 @@ class Values:
             for replica in (None, *range(self._replicas.num_replicas))
         )
 
-    def control(self, step: int, losses: Sequence[float]) -> None:
-        """Move each base value by what the replicas with a finite loss say (Eqs. 4-8)."""
+    def control(self, step: int, losses: Sequence[float], trends_H: Sequence[Trend | None]) -> None:
+        """Move each base value by what the replicas measured (Eqs. 4-8)."""
         start = self._controller.start_step
-        if start is None or step < start:
+        if start is None or step < start or self.frozen:
             return
         self._take_over()
         heard = [replica for replica, loss in enumerate(losses) if math.isfinite(loss)]
         losses_R = torch.tensor([losses[replica] for replica in heard], dtype=torch.float64)
         values = [self.of(replica) for replica in heard]
-        moved_H: list[Value] = []
-        for index, base in enumerate(self._base):
+        moved_H: list[float] = []
+        bases = self.base if self._factors is None else self._factors
+        for index, (base, trend) in enumerate(zip(bases, trends_H, strict=True)):
             values_R = torch.tensor([own[index] for own in values], dtype=torch.float64)
+            evidence = Evidence(step, values_R, losses_R, trend)
             self._states[index], moved = self._controller.update(
-                self._states[index], float(base), values_R, losses_R
+                self._states[index], base, evidence
             )
-            low, high = self._hyperparameters[index].bounds
+            # The bounds are those of the value, which a schedule may still anneal below them.
+            scale = 1.0 if self._factors is None else self._scales[index]
+            low, high = (bound / scale for bound in self._hyperparameters[index].bounds)
             moved_H.append(min(max(moved, low), high))
-        self._base = moved_H
+        if self._factors is None:
+            self._base = list(moved_H)
+        else:
+            self._factors = moved_H
 
     def state_dict(self) -> dict[str, Any]:
         """Plain types, by name of the hyperparameter."""
         return {
             "controlled": self._controlled,
+            "frozen": self.frozen,
             "hyperparameters": {
-                h.name: {"base": base, **state}
-                for h, base, state in zip(
-                    self._hyperparameters, self.base, self._states, strict=True
+                h.name: {"base": base, **factor, **state}
+                for h, base, factor, state in zip(
+                    self._hyperparameters,
+                    self.base,
+                    self._factor_entries(),
+                    self._states,
+                    strict=True,
                 )
             },
             "plan": self._plan.state_dict(),
@@ -200,7 +242,24 @@ class Values:
             {key: float(entry.get(key, start)) for key, start in fresh.items()} for entry in entries
         ]
         self._base = [float(entry["base"]) for entry in entries]
+        if self._factors is not None:
+            self._factors = [
+                float(entry.get("factor", start))
+                for entry, start in zip(entries, self._factors, strict=True)
+            ]
         self._controlled = bool(state["controlled"]) and self._controller.start_step is not None
+        self.frozen = bool(state.get("frozen", False))
+
+    def _factor_entries(self) -> list[dict[str, float]]:
+        if self._factors is None:
+            return [{} for _ in self._hyperparameters]
+        return [{"factor": factor} for factor in self._factors]
+
+    def _shaped(self, planned: Sequence[Value]) -> list[Value]:
+        """The plan's values, times the factors of a relative controller."""
+        if self._factors is None:
+            return list(planned)
+        return [value * own for value, own in zip(planned, self._factors, strict=True)]
 
     def _take_over(self) -> None:
         """From S_warm on the base value is the controller's; it starts from the value in use."""

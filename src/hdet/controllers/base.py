@@ -3,10 +3,42 @@
 from __future__ import annotations
 
 import abc
+import math
+from typing import NamedTuple
 
 import torch
 
-from hdet import checks
+from hdet import checks, functional
+from hdet.signals.base import Trend
+
+
+class Evidence(NamedTuple):
+    """What a cycle measured about one hyperparameter, gathered, the same on every replica."""
+
+    step: int
+    """Optimiser steps taken when the cycle ended."""
+    values_R: torch.Tensor
+    """The value of each replica that counts (float64); may be empty."""
+    losses_R: torch.Tensor
+    """The mean training loss of each of them, finite."""
+    trend: Trend | None = None
+    """What the signal says beyond losses; None where it says nothing."""
+
+    @property
+    def significance(self) -> float:
+        """Slope over standard error, signed: below 0 a higher value is better. 0 where unknown.
+
+        From the trend, else from a regression of the losses on the values.
+        """
+        if self.trend is not None:
+            slope, stderr = self.trend.slope, self.trend.stderr
+        elif len(self.losses_R) > 2:
+            slope, stderr = functional.regression_slope(self.values_R, self.losses_R)
+        else:
+            return 0.0
+        if not math.isfinite(slope) or not math.isfinite(stderr) or slope == 0.0:
+            return 0.0
+        return slope / stderr if stderr > 0.0 else math.copysign(math.inf, slope)
 
 
 class AbstractController(abc.ABC):
@@ -25,23 +57,37 @@ class AbstractController(abc.ABC):
     def start_step(self) -> int | None:
         """First step whose base value is the controller's; None leaves the schedule in charge."""
 
+    @property
+    def start_value(self) -> float | None:
+        """Where control starts; None is the value that the schedule has when it takes over.
+
+        With a value, the controller is *relative*: what it moves is a factor on the schedule's
+        value, which goes on shaping it.
+        """
+        return None
+
+    @property
+    def needs_trend(self) -> bool:
+        """Whether it needs a signal that tells a slope, not only the replicas' losses."""
+        return False
+
     @abc.abstractmethod
     def init(self) -> dict[str, float]:
         """The state before the first update."""
 
     @abc.abstractmethod
     def update(
-        self,
-        state: dict[str, float],
-        base: float,
-        values_R: torch.Tensor,
-        losses_R: torch.Tensor,
+        self, state: dict[str, float], base: float, evidence: Evidence
     ) -> tuple[dict[str, float], float]:
         """Return the new state and base value.
 
         Args:
             state: from `init` or the last `update`.
             base: the base value of the cycle that ended.
-            values_R: the value of each replica that counts (float64); may be empty.
-            losses_R: what the signal measured for each of them, finite.
+            evidence: what that cycle measured.
         """
+
+    def next_cycle_steps(self, state: dict[str, float], step: int) -> int | None:
+        """Length of the cycle that starts at ``step``; None leaves it to the ensemble's T."""
+        del state, step
+        return None

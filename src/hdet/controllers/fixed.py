@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
-from hdet.controllers.base import AbstractController
+from hdet.controllers.base import AbstractController, Evidence
 
 
 class FixedController(AbstractController):
@@ -20,11 +18,8 @@ class FixedController(AbstractController):
         return {}
 
     def update(
-        self,
-        state: dict[str, float],
-        base: float,
-        values_R: torch.Tensor,
-        losses_R: torch.Tensor,
+        self, state: dict[str, float], base: float, evidence: Evidence
     ) -> tuple[dict[str, float], float]:
         """The same again."""
+        del evidence
         return state, base

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from hdet import checks
-from hdet.controllers.base import AbstractController
+from hdet.controllers.base import AbstractController, Evidence
 from hdet.functional import hypergradient, meta_update, softmax_weights
 
 
@@ -24,6 +22,9 @@ class PaperController(AbstractController):
         start_step: S_warm, the step from which on the base value is the controller's. It starts
             from the value in use at that moment.
         temperature: sigma of Eq. 4, in units of the loss.
+        relative_temperature: sigma is in units of the standard deviation of the replicas' losses
+            instead. The paper's 0.1 is deaf to differences of 1e-3, and its script's 0.002 is
+            chosen for one task; a relative one hears differences of any size, and noise as well.
         meta_lr: lambda of Eq. 7.
         meta_momentum: beta of Eq. 7.
         base_decay: gamma of Eq. 7, see `hdet.functional.base_decay`.
@@ -36,6 +37,7 @@ class PaperController(AbstractController):
         *,
         start_step: int = 0,
         temperature: float = 0.1,
+        relative_temperature: bool = False,
         meta_lr: float = 0.5,
         meta_momentum: float = 0.9,
         base_decay: float = 0.0,
@@ -47,6 +49,7 @@ class PaperController(AbstractController):
         self.temperature = checks.real(
             "temperature", temperature, low=0.0, low_open=True, remedy="the paper uses 0.1"
         )
+        self.relative_temperature = checks.boolean("relative_temperature", relative_temperature)
         self.meta_lr = checks.real("meta_lr", meta_lr, low=0.0, remedy="the paper uses 0.5")
         self.meta_momentum = checks.real(
             "meta_momentum",
@@ -83,6 +86,7 @@ class PaperController(AbstractController):
         return PaperController(
             start_step=self.start_step,
             temperature=self.temperature,
+            relative_temperature=self.relative_temperature,
             meta_lr=self.meta_lr,
             meta_momentum=self.meta_momentum,
             base_decay=base_decay,
@@ -94,16 +98,17 @@ class PaperController(AbstractController):
         return {"velocity": 0.0}
 
     def update(
-        self,
-        state: dict[str, float],
-        base: float,
-        values_R: torch.Tensor,
-        losses_R: torch.Tensor,
+        self, state: dict[str, float], base: float, evidence: Evidence
     ) -> tuple[dict[str, float], float]:
         """Eqs. 4-7, then the rescue; a cycle without a usable loss prefers nothing."""
         delta = 0.0
+        losses_R = evidence.losses_R
+        temperature = self.temperature
+        if self.relative_temperature and len(losses_R) > 1:
+            # Losses that are all equal prefer nothing at any temperature.
+            temperature = temperature * float(losses_R.std()) or 1.0
         if len(losses_R) > 0:
-            delta = hypergradient(values_R, softmax_weights(losses_R, self.temperature))
+            delta = hypergradient(evidence.values_R, softmax_weights(losses_R, temperature))
         velocity, new_base = meta_update(
             state["velocity"],
             delta,

@@ -3,9 +3,9 @@
 Shape suffixes: ``_R`` runs over replicas.
 """
 
-from hdet.functional.meta_update import base_decay, meta_update
+from hdet.functional.meta_update import base_decay, meta_update, significance_step
 from hdet.functional.schedule import cosine, hold_then_anneal, linear, one_cycle
-from hdet.functional.signal import hypergradient, softmax_weights
+from hdet.functional.signal import hypergradient, regression_slope, softmax_weights
 from hdet.functional.spread import permutation, spread_multipliers
 from hdet.functional.warm_start import warm_noise_std
 
@@ -18,6 +18,8 @@ __all__ = [
     "meta_update",
     "one_cycle",
     "permutation",
+    "regression_slope",
+    "significance_step",
     "softmax_weights",
     "spread_multipliers",
     "warm_noise_std",

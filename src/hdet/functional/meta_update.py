@@ -106,3 +106,33 @@ def base_decay(
             f"for a factor of {ratio:g} in all; spread it over more cycles"
         )
     return 1.0 - kept
+
+
+def significance_step(
+    slope: float, stderr: float, *, scale: float, stride: float, doubt: float
+) -> float:
+    r"""The change of a log value: $-\kappa \frac{s}{|s|} \frac{z^2}{z^2 + z_0^2}$, $z = s / se$.
+
+    |s| being ``scale``. As large as the slope is one-sided, and believed as far as it is certain:
+    at most ``stride``, half of that at z = z_0, nothing for pure noise on average. A slope that is
+    not a finite number, or none, changes nothing.
+
+    Args:
+        slope: s, negative where a higher value is better.
+        stderr: its standard error, at least 0.
+        scale: the sum of the magnitudes of the parts that s is made of.
+        stride: kappa, at least 0.
+        doubt: z_0, at least 0.
+
+    >>> significance_step(-2.0, 0.0, scale=2.0, stride=0.5, doubt=1.0)
+    0.5
+    >>> significance_step(1.0, 1.0, scale=1.0, stride=0.5, doubt=1.0)
+    -0.25
+    """
+    stride = checks.real("stride", stride, low=0.0, remedy="the largest change of a log value")
+    doubt = checks.real("doubt", doubt, low=0.0, remedy="the significance that moves half as far")
+    if not all(map(math.isfinite, (slope, stderr, scale))) or slope == 0.0 or scale <= 0.0:
+        return 0.0
+    # z^2 / (z^2 + z_0^2) without dividing by an error of zero.
+    certainty = slope**2 / (slope**2 + (doubt * stderr) ** 2)
+    return -stride * max(-1.0, min(1.0, slope / scale)) * certainty

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from hdet import checks
+from hdet.errors import InvalidValueError
 
 
 def softmax_weights(losses_R: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -48,3 +51,34 @@ def hypergradient(values_R: torch.Tensor, weights_R: torch.Tensor) -> float:
         return float((weights_R * values_R).sum() - values_R.mean())
     excess_R = weights_R - 1.0 / len(weights_R)
     return float((excess_R * (values_R - values_R[0])).sum())
+
+
+def regression_slope(values_R: torch.Tensor, losses_R: torch.Tensor) -> tuple[float, float]:
+    r"""Least squares: the slope $b$ of $L_r = a + b \log h_r$ and its standard error.
+
+    Over the logarithm, so that rates of any size are comparable; values must be above 0. Needs
+    three replicas: with two, every line fits. NaN and NaN where all values are equal.
+
+    Args:
+        values_R: the value that each replica trained with.
+        losses_R: what each of them measured.
+
+    >>> slope, stderr = regression_slope([1.0, 10.0, 100.0], [3.0, 2.0, 1.0])
+    >>> round(slope, 6), round(stderr, 6)
+    (-0.434294, 0.0)
+    """
+    values_R = checks.vector("values_R", values_R)
+    losses_R = checks.vector("losses_R", losses_R, length=len(values_R))
+    if len(values_R) < 3 or not bool((values_R > 0.0).all()):
+        raise InvalidValueError(
+            f"values_R must be at least three values above 0, got {values_R.tolist()}; leave out "
+            "replicas that diverged, and take rates"
+        )
+    x_R = values_R.log()
+    x_R = x_R - x_R.mean()
+    spread = float(x_R.square().sum())
+    if spread == 0.0:
+        return math.nan, math.nan
+    slope = float((x_R * losses_R).sum()) / spread
+    rest_R = losses_R - losses_R.mean() - slope * x_R
+    return slope, math.sqrt(float(rest_R.square().sum()) / (len(x_R) - 2) / spread)

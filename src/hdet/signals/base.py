@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 
+class Trend(NamedTuple):
+    """Which way the loss leans when a hyperparameter is scaled, in units of the loss.
+
+    Only its sign and its size relative to `scale` and `stderr` are used, so nothing here depends on
+    the unit in which a loss is measured.
+    """
+
+    slope: float
+    """d loss / d log value over the memory of the signal; negative where a higher value is better.
+    NaN where the cycle measured nothing."""
+    stderr: float
+    """Standard error of `slope`."""
+    scale: float
+    """Sum of the magnitudes of the parts of `slope`, which is what `slope` is compared with."""
+    alignment: float
+    """Mean cosine between the gradient and the recent movement; negative while it leads down."""
+    moved: float
+    """Length of the recent movement relative to the parameters'; infinite where those are zero."""
+    samples: tuple[float, ...] = ()
+    """The paired differences that `slope` is the mean of, where the signal has such."""
+
+
 class AbstractSignal(abc.ABC):
-    """Collects evidence during a cycle and reports one row for each local replica at its end.
+    """Collects evidence during a cycle and reports it at its end.
 
     Nothing here may wait for the device between two converges.
     """
@@ -18,14 +42,62 @@ class AbstractSignal(abc.ABC):
     def needs_loss(self) -> bool:
         """Whether `observe` must be called at every step."""
 
+    @property
+    def has_trends(self) -> bool:
+        """Whether `trends` has something to say, rather than the comparison of losses alone."""
+        return False
+
+    def attach(
+        self,
+        optimizer: torch.optim.Optimizer,
+        groups: Sequence[int],
+        rate: Callable[[int], float],
+    ) -> None:
+        """Get to know the training, once, before its first step.
+
+        Args:
+            optimizer: whose steps may be followed.
+            groups: the parameter groups whose rates are controlled.
+            rate: position in ``groups`` -> that group's rate now, read without waiting.
+        """
+        del optimizer, groups, rate
+
     @abc.abstractmethod
     def observe(self, losses_L: torch.Tensor) -> None:
         """Take in one step's losses ``[L]``, one for each replica in this process."""
 
     @abc.abstractmethod
     def measure(self, num_local: int, device: torch.device) -> torch.Tensor:
-        """This process's part ``[L]`` on ``device``; NaN where nothing was measured."""
+        """Each local replica's mean training loss ``[L]`` on ``device``, NaN if it has none."""
+
+    def statistics(self, num_replicas: int) -> torch.Tensor:
+        """Further numbers ``[K]`` of this process for `trends`; none by default."""
+        del num_replicas
+        return torch.empty(0)
+
+    def trends(
+        self, rows_RK: Sequence[Sequence[float]], *, independent: bool
+    ) -> list[Trend] | None:
+        """What the rows of all replicas that count say, for each group that was attached.
+
+        Args:
+            rows_RK: the gathered `statistics`.
+            independent: whether replicas took their samples from gradients of their own.
+
+        Returns:
+            None from a signal that only compares the replicas' losses.
+        """
+        del rows_RK, independent
+        return None
 
     @abc.abstractmethod
-    def reset(self) -> None:
-        """Forget the cycle that ended."""
+    def reset(self, num_steps: int) -> None:
+        """Forget the cycle that ended; the next has ``num_steps`` steps, 0 if nobody asks."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must outlive a restart: nothing, unless a signal remembers more than a cycle."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore."""
+        del state

@@ -21,7 +21,7 @@ class Intake:
     def __init__(
         self, signal: AbstractSignal, num_local: int, *, needed_by: object | None = None
     ) -> None:
-        self._signal = signal
+        self.signal = signal
         self._needed_by = needed_by
         self._num_local = num_local
         self._last_step = -1
@@ -34,7 +34,7 @@ class Intake:
                 f"the loss of step {step} was handed over twice; call either step(loss), or "
                 "observe(loss) and a bare step()"
             )
-        self._signal.observe(read_losses(loss, self._num_local))
+        self.signal.observe(read_losses(loss, self._num_local))
         self._last_step = step
         self.num_observed += 1
 
@@ -53,18 +53,22 @@ class Intake:
             )
 
     def _is_needed(self) -> bool:
-        return self._needed_by is not None and self._signal.needs_loss
+        return self._needed_by is not None and self.signal.needs_loss
 
     def measure(self, device: torch.device) -> torch.Tensor:
         """What the signal says of the cycle so far, ``[L]`` on ``device``."""
-        return self._signal.measure(self._num_local, device)
+        return self.signal.measure(self._num_local, device)
 
-    def end_cycle(self) -> None:
-        """The next cycle is measured afresh."""
-        self._signal.reset()
+    def statistics(self, num_processes: int) -> torch.Tensor:
+        """What else the signal says of it, ``[K]``, if as many processes share the work."""
+        return self.signal.statistics(num_processes)
+
+    def begin_cycle(self, num_steps: int) -> None:
+        """The coming cycle, of ``num_steps`` steps, is measured afresh; 0 if it is not measured."""
+        self.signal.reset(num_steps)
         self.num_observed = 0
 
-    def reset(self) -> None:
+    def reset(self, num_steps: int) -> None:
         """Forget everything: the run goes on at another step."""
-        self.end_cycle()
+        self.begin_cycle(num_steps)
         self._last_step = -1

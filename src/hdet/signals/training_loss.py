@@ -42,8 +42,9 @@ class TrainingLoss(AbstractSignal):
             return torch.full((num_local,), float("nan"), device=device, dtype=dtype)
         return (self._sum_L / self._num_steps).to(device)
 
-    def reset(self) -> None:
+    def reset(self, num_steps: int) -> None:
         """Start the next cycle's sum in the same memory."""
+        del num_steps
         if self._sum_L is not None:
             self._sum_L.zero_()
         self._num_steps = 0

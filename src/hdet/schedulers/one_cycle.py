@@ -1,7 +1,4 @@
-"""Schedulers: the shapes in which most scripts meet the library.
-
-A scheduler of ours is a torch `LRScheduler` for planned rates and an `Ensemble` for all the rest.
-"""
+"""`OneCycleLR`: the one changed line."""
 
 from __future__ import annotations
 
@@ -12,17 +9,16 @@ import torch
 from torch.optim import lr_scheduler
 
 from hdet import checks, functional
-from hdet.arguments import checked_cycle_steps, checked_model, checked_optimizer
+from hdet.arguments import checked_cycle_steps, checked_model
 from hdet.controllers import FixedController, PaperController
-from hdet.cycle import Ensemble
-from hdet.errors import InvalidValueError, warn
+from hdet.errors import warn
 from hdet.hyperparameters import LearningRate
-from hdet.plan import GivenPlan, Value
 from hdet.replicas import AbstractReplicas, resolve
+from hdet.schedulers.base import EnsembleScheduler, checked_rates
 from hdet.signals import Losses
 
 
-class OneCycleLR(lr_scheduler.OneCycleLR):
+class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
     r"""`torch.optim.lr_scheduler.OneCycleLR` whose replicas explore around it (Algorithm 1).
 
     PyTorch's arguments come first, in PyTorch's order and with its defaults. With
@@ -66,11 +62,10 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         seed: keys the permutations.
         model: if given, its floating-point buffers (BatchNorm's statistics) are averaged too.
         literal_decay: use Eq. 8 as printed, see `hdet.functional.base_decay`.
+        relative_temperature: take ``temperature`` in units of the replicas' own dispersion.
     """
 
-    # Kept out of `__dict__`, which torch's `state_dict` saves whole and its tests compare.
-    __slots__ = ("_ensemble",)
-    _ensemble: Ensemble | None
+    __slots__ = ()
 
     def __init__(
         self,
@@ -100,18 +95,18 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         seed: int = 0,
         model: torch.nn.Module | None = None,
         literal_decay: bool = False,
+        relative_temperature: bool = False,
     ) -> None:
-        self._ensemble = None  # PyTorch's constructor takes the first step
-        # All of ours is checked before PyTorch changes the optimiser.
-        rates = _checked_rates(optimizer, spread_ratio)
+        rates = checked_rates(optimizer, spread_ratio)  # all is checked before anything changes
         control = PaperController(
             start_step=warmup_steps,
             temperature=temperature,
+            relative_temperature=relative_temperature,
             meta_lr=meta_lr,
             meta_momentum=meta_momentum,
         )
         _check_shape(max_lr, div_factor, final_div_factor)
-        _check_rest(cycle_steps, auto_lr, replicas, seed, model, literal_decay)
+        _check_rest(rates, cycle_steps, auto_lr, replicas, seed, model, literal_decay)
         shape = _Shape(pct_start, anneal_strategy, div_factor, final_div_factor, three_phase)
         # fmt: off
         super().__init__(
@@ -121,10 +116,10 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         )
         # fmt: on
         if auto_lr:
-            _warn_of_nothing_to_compare(rates)
-            decay = _decay(shape, self.total_steps, warmup_steps, cycle_steps, literal_decay)
-            control = control.with_decay(decay)
+            span = (self.total_steps, warmup_steps, cycle_steps)
+            control = control.with_decay(_decay(shape, *span, literal_decay))
         self._start(
+            self.total_steps,
             hyperparameters=rates,
             model=model,
             controller=control if auto_lr else FixedController(),
@@ -133,33 +128,9 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
             seed=seed,
         )
 
-    def _start(self, **settings: Any) -> None:
-        """Let the ensemble take over the rates that PyTorch's constructor has just written."""
-        planned = _read_rates(self.optimizer)
-        self._ensemble = Ensemble(
-            self.optimizer,
-            total_steps=self.total_steps,
-            schedule=GivenPlan(planned, self),
-            **settings,
-        )
-        self._ensemble.seek(self.last_epoch, planned)
-        self._ensemble.note_written()
-        self._last_lr = _read_rates(self.optimizer)
-
-    @property
-    def ensemble(self) -> Ensemble:
-        """What explores, averages and controls."""
-        assert self._ensemble is not None
-        return self._ensemble
-
     def get_lr(self) -> list[float | torch.Tensor]:
         """PyTorch's rates, or the controller's, times this replica's multipliers."""
-        planned: list[Value] = super().get_lr()
-        if self._ensemble is None:
-            return planned
-        if self._ensemble.num_steps != self.last_epoch:
-            self._ensemble.seek(self.last_epoch, planned)
-        return self._ensemble.local_values(planned)
+        return self._explored(super().get_lr())
 
     def step(  # type: ignore[override]  # the loss comes first; an int is still read as the epoch
         self, loss: Losses | None = None, epoch: int | None = None
@@ -174,69 +145,10 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         """
         if isinstance(loss, int) and not isinstance(loss, bool):
             loss, epoch = None, loss
-        lives_through = epoch is None and not self._is_initial
-        if self._ensemble is not None and lives_through and self.last_epoch < self.total_steps:
-            self._ensemble.advance(loss)
-        super().step(epoch)
+        super().step(loss, epoch)
 
-    def _update_lr(self, epoch: int | None = None) -> None:
-        # Where rates are written: step() calls this, and so does SequentialLR without step().
-        super()._update_lr(epoch)
-        if self._ensemble is not None:
-            self._ensemble.note_written()
-
-    def converge(self) -> None:
-        """Average the replicas now; see `hdet.Ensemble.converge`."""
-        self.ensemble.converge()
-
-    def state_dict(self) -> dict[str, Any]:
-        """PyTorch's entries and the ensemble's, the same on every replica."""
-        state = super().state_dict()
-        if self.ensemble.is_on:  # no replica's own rates
-            state["_last_lr"] = list(self.ensemble.base_values.values())
-        return {**state, "ensemble": self.ensemble.state_dict()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore on any replica; a state of PyTorch's own OneCycleLR is welcome too."""
-        self._check_state(state_dict)
-        torch_state = {key: value for key, value in state_dict.items() if key != "ensemble"}
-        super().load_state_dict(torch_state)
-        if not self.ensemble.is_on:
-            self.ensemble.seek(self.last_epoch, self._last_lr)
-            return
-        if "ensemble" in state_dict:
-            self.ensemble.load_state_dict(state_dict["ensemble"])
-        else:
-            self.ensemble.adopt(self.last_epoch, self._last_lr)
-        self._last_lr = self.ensemble.own_values()
-
-    def _check_state(self, state: Any) -> None:
-        """Raise, without changing anything, if ``state`` could not be restored."""
-        checks.instance("state_dict", state, dict, remedy=checks.SAVED)
-        missing = {"last_epoch", "total_steps", "_last_lr"} - set(state)
-        if missing:
-            raise InvalidValueError(
-                f"state_dict must be a OneCycleLR's, got one without {sorted(missing)}; "
-                f"{checks.SAVED}"
-            )
-        epoch, rates = state["last_epoch"], state["_last_lr"]
-        checks.real("state_dict['last_epoch']", epoch, low=-1, remedy=checks.SAVED)
-        count = len(self.optimizer.param_groups)
-        if not isinstance(rates, list) or len(rates) != count:
-            raise InvalidValueError(
-                f"state_dict must hold a rate for each of the {count} parameter groups, got "
-                f"{rates!r}; build the optimizer with the groups of the run that was saved"
-            )
-        if "ensemble" in state:
-            self.ensemble.check_state(state["ensemble"])
-
-    def __getstate__(self) -> tuple[dict[str, Any], Ensemble | None]:
-        return self.__dict__, self._ensemble
-
-    def __setstate__(self, state: tuple[dict[str, Any], Ensemble | None]) -> None:
-        """Slots need this pair for pickle protocols 0 and 1, which PyTorch's scheduler knows."""
-        entries, self._ensemble = state
-        self.__dict__.update(entries)
+    def _goes_on(self) -> bool:
+        return self.last_epoch < self.total_steps
 
 
 class _Shape(NamedTuple):
@@ -280,36 +192,21 @@ def _check_shape(max_lr: Any, div_factor: Any, final_div_factor: Any) -> None:
 
 
 def _check_rest(
-    cycle_steps: Any, auto_lr: Any, replicas: Any, seed: Any, model: Any, literal_decay: Any
+    rates: Sequence[LearningRate],
+    cycle_steps: Any,
+    auto_lr: Any,
+    replicas: Any,
+    seed: Any,
+    model: Any,
+    literal_decay: Any,
 ) -> None:
     checked_cycle_steps(cycle_steps)
-    checks.boolean("auto_lr", auto_lr)
+    if checks.boolean("auto_lr", auto_lr):
+        _warn_of_nothing_to_compare(rates)
     resolve(replicas, explores=False, controls=False)
     checks.seed(seed)
     checked_model(model)
     checks.boolean("literal_decay", literal_decay)
-
-
-def _checked_rates(
-    optimizer: torch.optim.Optimizer, spread_ratio: float | Sequence[float]
-) -> list[LearningRate]:
-    checked_optimizer(optimizer)
-    count = len(optimizer.param_groups)
-    ratios = spread_ratio if isinstance(spread_ratio, list | tuple) else [spread_ratio] * count
-    if len(ratios) != count:
-        raise InvalidValueError(
-            f"spread_ratio must be a number or one for each of the {count} parameter groups, got "
-            f"{len(ratios)} values; pass one number for all of them"
-        )
-    rates = [LearningRate(group, spread_ratio=ratio) for group, ratio in enumerate(ratios)]
-    for rate in rates:
-        rate.check(optimizer)
-    return rates
-
-
-def _read_rates(optimizer: torch.optim.Optimizer) -> list[Value]:
-    rates = (group["lr"] for group in optimizer.param_groups)
-    return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
 
 
 def _warn_of_nothing_to_compare(rates: Sequence[LearningRate]) -> None:

@@ -1,0 +1,146 @@
+r"""A controller that needs no starting value: it climbs from almost nothing, then balances.
+
+*Climb.* The rate is multiplied every few steps until the gradient no longer points down the way
+that the parameters have just come. That climb is the warmup.
+
+*Balance.* From then on, once a cycle,
+
+$\log h \gets \log h - \kappa \, \frac{s}{|s|_{scale}} \, \frac{z^2}{z^2 + z_0^2}$,
+
+s being the signal's slope, |s|_scale the sum of the magnitudes of its parts and z its
+significance: how far the two parts are from balance, believed as far as it is certain. Pure noise
+moves nothing on average, a clear signal moves the rate by e^kappa a cycle. Cycles grow with the
+step, so that a decision always rests on a fixed fraction of the run so far.
+
+*Freeze.* For an anneal the value must be left alone: `hdet.Ensemble.freeze`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hdet import checks, functional
+from hdet.controllers.base import AbstractController, Evidence
+
+
+class LongHorizonController(AbstractController):
+    """Climbs from ``start_value``, then balances progress against noise, then freezes.
+
+    The defaults were chosen on ten small tasks (``docs/method.md``) and are meant to be left alone.
+
+    Args:
+        start_value: where the climb starts, above 0: far below any useful value.
+        climb_stride: log of the factor of a climbing cycle.
+        leap_stride: the same while the parameters have hardly moved at all.
+        leap_below: "hardly": a movement below this fraction of the parameters' norm.
+        climb_steps: steps of a climbing cycle, at least 3.
+        climb_end: step at which the climb ends at the latest; None for no limit.
+        back_off: factor on the value where the climb turns, in (0, 1]: it has gone a bit far.
+        settle: the first decision waits until this multiple of the climb's steps, at least 1.
+        stride: kappa, the largest step of the log of the value in a cycle.
+        fall: steps down are shortened by this factor, in (0, 1]: early in a run, before there is
+            progress to see, noise alone would take the value down.
+        doubt: z_0, the significance at which half a step is taken.
+        cycle_steps: shortest cycle after the climb, at least 3.
+        cycle_growth: a cycle's length as a fraction of the steps so far.
+    """
+
+    def __init__(
+        self,
+        *,
+        start_value: float = 1e-6,
+        climb_stride: float = 0.4,
+        leap_stride: float = 2.4,
+        leap_below: float = 5e-4,
+        climb_steps: int = 4,
+        climb_end: int | None = None,
+        back_off: float = 0.7,
+        settle: float = 2.0,
+        stride: float = 0.6,
+        fall: float = 0.5,
+        doubt: float = 1.4,
+        cycle_steps: int = 10,
+        cycle_growth: float = 0.1,
+    ) -> None:
+        self._start_value = checks.real(
+            "start_value", start_value, low=0.0, low_open=True, remedy="the default is 1e-6"
+        )
+        self.climb_stride = checks.real(
+            "climb_stride", climb_stride, low=0.0, low_open=True, remedy="the default is 0.4"
+        )
+        self.leap_stride = checks.real(
+            "leap_stride", leap_stride, low=self.climb_stride, remedy="the default is 2.4"
+        )
+        self.leap_below = checks.real(
+            "leap_below", leap_below, low=0.0, remedy="the default is 5e-4"
+        )
+        self.climb_steps = checks.integer(
+            "climb_steps", climb_steps, minimum=3, remedy="the default is 4"
+        )
+        self.climb_end = checks.optional_integer(
+            "climb_end", climb_end, minimum=1, remedy="None sets no limit"
+        )
+        self.back_off = checks.real(
+            "back_off", back_off, low=0.0, high=1.0, low_open=True, remedy="the default is 0.7"
+        )
+        self.settle = checks.real("settle", settle, low=1.0, remedy="the default is 2.0")
+        self.stride = checks.real("stride", stride, low=0.0, remedy="the default is 0.6")
+        self.fall = checks.real(
+            "fall", fall, low=0.0, high=1.0, low_open=True, remedy="the default is 0.5"
+        )
+        self.doubt = checks.real("doubt", doubt, low=0.0, remedy="the default is 1.4")
+        self.cycle_steps = checks.integer(
+            "cycle_steps", cycle_steps, minimum=3, remedy="the default is 10"
+        )
+        self.cycle_growth = checks.real(
+            "cycle_growth", cycle_growth, low=0.0, remedy="the default is 0.1"
+        )
+
+    @property
+    def start_step(self) -> int:
+        """It controls from the first step."""
+        return 0
+
+    @property
+    def start_value(self) -> float:
+        """Where the climb starts."""
+        return self._start_value
+
+    @property
+    def needs_trend(self) -> bool:
+        """It balances a slope."""
+        return True
+
+    def init(self) -> dict[str, float]:
+        """Climbing."""
+        return {"climbing": 1.0, "resume_step": 0.0}
+
+    def update(
+        self, state: dict[str, float], base: float, evidence: Evidence
+    ) -> tuple[dict[str, float], float]:
+        """Climb, or balance, or leave it alone."""
+        step, trend = evidence.step, evidence.trend
+        if trend is None:
+            return state, base
+        if state["climbing"]:
+            too_long = self.climb_end is not None and step >= self.climb_end
+            if trend.alignment >= 0.0 or too_long:
+                wait = max(step, int(self.settle * step))
+                return {"climbing": 0.0, "resume_step": float(wait)}, base * self.back_off
+            # NaN, from gradients of zero, is no reason to stop either.
+            stride = self.leap_stride if trend.moved < self.leap_below else self.climb_stride
+            return state, base * math.exp(stride)
+        if step <= state["resume_step"]:
+            return state, base
+        change = functional.significance_step(
+            trend.slope, trend.stderr, scale=trend.scale, stride=self.stride, doubt=self.doubt
+        )
+        return state, base * math.exp(change * (self.fall if change < 0.0 else 1.0))
+
+    def next_cycle_steps(self, state: dict[str, float], step: int) -> int:
+        """Short while climbing; then until it has settled; then a fraction of the run so far."""
+        if state["climbing"]:
+            return self.climb_steps
+        if step < state["resume_step"]:
+            return int(state["resume_step"]) - step
+        return max(self.cycle_steps, int(self.cycle_growth * step))

@@ -1,0 +1,215 @@
+"""`AutoLR`: a scheduler without a learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+
+from hdet import checks
+from hdet.arguments import checked_model, checked_total_steps
+from hdet.controllers import AbstractController, LongHorizonController
+from hdet.errors import InvalidValueError, UsageError
+from hdet.hyperparameters import LearningRate
+from hdet.plan import Value
+from hdet.replicas import AbstractReplicas
+from hdet.schedulers.base import EnsembleScheduler, checked_rates
+from hdet.signals import AbstractSignal, GradientProduct, Losses, PairedProbe, Probe
+
+
+class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
+    """Finds the learning rate during the run: climbs from almost nothing, balances, then anneals.
+
+    No rate has to be given. The climb is the warmup. From its end on the rate follows the balance
+    of progress and noise along the path that the parameters have taken (`hdet.GradientProduct`).
+    Over the last ``anneal`` part of the run it falls linearly to zero, and nothing steers it then.
+
+    ::
+
+        scheduler = hdet.AutoLR(optimizer, total_steps=S)
+        for batch in loader:
+            loss = loss_fn(model, batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()  # or scheduler.step(loss), for the record
+
+    Args:
+        optimizer: its groups' ``lr`` are read as relative to each other: groups of 1e-3 and 1e-4
+            keep the ratio ten to one, whatever is found.
+        total_steps: S, the optimiser steps of the run. None: hold until `anneal` is called.
+        probe: `hdet.Probe` to judge by the loss of further batches, for example held-out ones,
+            rather than by the gradients of the training itself.
+        anneal: the last part of the run, over which the rate falls to zero, in [0, 1).
+        last_epoch: as in PyTorch; what was found comes from `load_state_dict`. relative_rates:
+        False makes all groups start equal. per_group: find a rate for each group on its own,
+        rather than one for all. bounds: the interval that the largest group's rate is kept in
+        until the anneal. controller: how the rate moves; None is `hdet.LongHorizonController`. It
+        has to be relative. signal: what is measured; None is `hdet.GradientProduct`, or
+        `hdet.PairedProbe` with a probe. spread_ratio: alpha of Eq. 1: how far replicas explore
+        around the rate that was found. 0 by
+            default: exploration has a price, and the signal does not need it.
+        replicas: None is the default process group, or a single replica.
+        seed: keys the permutations.
+        model: if given, its floating-point buffers are averaged with the parameters.
+        reference_device: where the two parameter copies live that the signal needs; None is next to
+            the parameters, "cpu" frees the accelerator.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        total_steps: int | None = None,
+        probe: Probe | None = None,
+        anneal: float = 0.5,
+        last_epoch: int = -1,
+        *,
+        relative_rates: bool = True,
+        per_group: bool = False,
+        bounds: tuple[float, float] = (0.0, math.inf),
+        controller: AbstractController | None = None,
+        signal: AbstractSignal | None = None,
+        spread_ratio: float | Sequence[float] = 0.0,
+        replicas: AbstractReplicas | None = None,
+        seed: int = 0,
+        model: torch.nn.Module | None = None,
+        reference_device: torch.device | str | None = None,
+    ) -> None:
+        rates = checked_rates(optimizer, spread_ratio)
+        self.total_steps = checked_total_steps(total_steps)
+        part = checks.real(
+            "anneal", anneal, low=0.0, high=1.0, high_open=True, remedy="the default is 0.5"
+        )
+        checked_model(model)
+        control = _checked_controller(controller, self.total_steps, probe)
+        measured = _resolved_signal(signal, probe, per_group, reference_device)
+        self._relative_rates = checks.boolean("relative_rates", relative_rates)
+        self._start_value = _inside(control.start_value or 0.0, bounds)
+        self._anneal_start, self._anneal_steps = -1, 0
+        if self.total_steps is not None and part > 0.0:
+            self._anneal_start = int((1.0 - part) * self.total_steps)
+            self._anneal_steps = self.total_steps - self._anneal_start
+        super().__init__(optimizer, last_epoch)
+        scales = self._scales()
+        self._start(
+            self.total_steps,
+            list(scales),
+            hyperparameters=[
+                LearningRate(
+                    rate.group,
+                    spread_ratio=rate.spread_ratio,
+                    bounds=(bounds[0] * (scale or 1.0), bounds[1] * (scale or 1.0)),
+                )
+                for rate, scale in zip(rates, scales, strict=True)
+            ],
+            signal=measured,
+            controller=control,
+            replicas=replicas,
+            seed=seed,
+            model=model,
+        )
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        """The rates of this replica for the coming step."""
+        factor = self._shape(self.last_epoch)
+        planned: list[Value] = [scale * factor for scale in self._scales()]
+        if not self._runs:
+            return [value * self._start_value for value in planned]
+        return self._explored(planned)
+
+    def step(  # type: ignore[override]  # the loss comes first, as in our base class
+        self, loss: Losses | None = None, epoch: int | None = None
+    ) -> None:
+        """Follow one ``optimizer.step()``.
+
+        Args:
+            loss: this step's training loss, for the record; not waited for.
+            epoch: PyTorch's deprecated way to jump to a step.
+        """
+        super().step(loss, epoch)
+        if self._runs and self.last_epoch == self._anneal_start:
+            self._ensemble.freeze()
+
+    def anneal(self, num_steps: int) -> None:
+        """Let the rate fall linearly to zero over the next ``num_steps`` steps, from now on.
+
+        For runs whose length was not known; it also cuts short one whose length was.
+        """
+        num_steps = checks.integer(
+            "num_steps", num_steps, minimum=1, remedy="about as many steps as have been taken"
+        )
+        if self._anneal_start >= 0 and self.last_epoch >= self._anneal_start:
+            raise UsageError(
+                f"anneal() was called at step {self.last_epoch}, and the anneal runs since step "
+                f"{self._anneal_start}; call it once, or leave it to total_steps"
+            )
+        self._anneal_start, self._anneal_steps = self.last_epoch, num_steps
+        self.ensemble.freeze()
+
+    def _shape(self, step: int) -> float:
+        """1 until the anneal, then linear to 0."""
+        if self._anneal_start < 0 or step < self._anneal_start:
+            return 1.0
+        return max(self._anneal_start + self._anneal_steps - step, 0) / self._anneal_steps
+
+    def _scales(self) -> list[float]:
+        """Each group's rate relative to the largest."""
+        given = [float(rate) for rate in self.base_lrs]
+        if not self._relative_rates:
+            return [1.0] * len(given)
+        largest = max(given)
+        if not 0.0 < largest < math.inf or min(given) < 0.0:
+            raise InvalidValueError(
+                f"the groups' lr must be relative rates of at least 0, one above it, got {given}; "
+                "leave PyTorch's default, or pass relative_rates=False"
+            )
+        return [rate / largest for rate in given]
+
+
+def _checked_controller(
+    controller: Any, total_steps: int | None, probe: Probe | None
+) -> AbstractController:
+    if controller is None:
+        # A climb that has not turned after a third of the run will not.
+        climb_end = None if total_steps is None else max(total_steps // 3, 1)
+        # A probe costs forward passes, so it is asked less often.
+        growth = 0.1 if probe is None else 0.25
+        return LongHorizonController(climb_end=climb_end, cycle_growth=growth)
+    remedy = "pass a hdet.LongHorizonController(...) or None"
+    found: AbstractController = checks.instance(
+        "controller", controller, AbstractController, remedy=remedy
+    )
+    if found.start_value is None:
+        raise InvalidValueError(
+            f"controller must start from a value of its own, got {found!r}; {remedy}"
+        )
+    return found
+
+
+def _resolved_signal(
+    signal: Any, probe: Any, per_group: Any, reference_device: Any
+) -> AbstractSignal:
+    checks.boolean("per_group", per_group)
+    if signal is not None:
+        if probe is not None or per_group or reference_device is not None:
+            raise InvalidValueError(
+                "signal must stand alone, got it with probe, per_group or reference_device; give "
+                "those to the signal itself"
+            )
+        remedy = "pass a hdet.GradientProduct(...) or None"
+        found: AbstractSignal = checks.instance("signal", signal, AbstractSignal, remedy=remedy)
+        return found
+    if probe is None:
+        return GradientProduct(per_group=per_group, reference_device=reference_device)
+    return PairedProbe(probe, per_group=per_group, reference_device=reference_device)
+
+
+def _inside(value: float, bounds: Any) -> float:
+    """The start value, if the bounds let it; else the nearest that they do."""
+    low, high = LearningRate(0, bounds=bounds).bounds
+    return min(max(value, low), high)

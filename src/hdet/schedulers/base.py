@@ -1,0 +1,164 @@
+"""What our schedulers share: torch's plans the rates, an Ensemble does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+
+from hdet import checks
+from hdet.arguments import checked_optimizer
+from hdet.cycle import Ensemble
+from hdet.errors import InvalidValueError
+from hdet.hyperparameters import LearningRate
+from hdet.plan import GivenPlan, Value
+from hdet.signals import Losses
+
+
+class EnsembleScheduler(lr_scheduler.LRScheduler):
+    """Steps an ensemble along with torch's scheduler.
+
+    A subclass computes planned rates in `get_lr` and returns `_explored` of them, and calls
+    `_start` at the end of its constructor.
+    """
+
+    # Kept out of `__dict__`, which torch's `state_dict` saves whole and its tests compare.
+    __slots__ = ("_ensemble",)
+    _ensemble: Ensemble
+
+    def _start(
+        self, total_steps: int | None, planned: Sequence[Value] | None = None, **settings: Any
+    ) -> None:
+        """Let an ensemble take over, now that torch's constructor has written its first rates.
+
+        Args:
+            total_steps: S, or None.
+            planned: the rates that are planned now; None if they are what was written.
+            **settings: the ensemble's.
+        """
+        planned = read_rates(self.optimizer) if planned is None else planned
+        self._ensemble = Ensemble(
+            self.optimizer,
+            total_steps=total_steps,
+            schedule=GivenPlan(planned, self),
+            **settings,
+        )
+        self._ensemble.seek(self.last_epoch, planned)
+        self._ensemble.note_written()
+        self._last_lr = read_rates(self.optimizer)
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """What explores, averages and controls."""
+        return self._ensemble
+
+    @property
+    def _runs(self) -> bool:
+        """Not so while PyTorch's constructor takes the first step."""
+        return hasattr(self, "_ensemble")
+
+    def _explored(self, planned: list[Value]) -> list[Value]:
+        """This replica's rates around the planned ones."""
+        if not self._runs:
+            return planned
+        if self._ensemble.num_steps != self.last_epoch:
+            self._ensemble.seek(self.last_epoch, planned)
+        return self._ensemble.local_values(planned)
+
+    def step(  # type: ignore[override]  # the loss comes first, where torch has its old epoch
+        self, loss: Losses | None = None, epoch: int | None = None
+    ) -> None:
+        """Follow one ``optimizer.step()``."""
+        lives_through = epoch is None and not self._is_initial
+        if self._runs and lives_through and self._goes_on():
+            self._ensemble.advance(loss)
+        super().step(epoch)
+
+    def _goes_on(self) -> bool:
+        """Whether the run is not over; torch complains where it is."""
+        return True
+
+    def _update_lr(self, epoch: int | None = None) -> None:
+        # Where rates are written: step() calls this, and so does SequentialLR without step().
+        super()._update_lr(epoch)
+        if self._runs:
+            self._ensemble.note_written()
+
+    def converge(self) -> None:
+        """Average the replicas now; see `hdet.Ensemble.converge`."""
+        self.ensemble.converge()
+
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's entries and the ensemble's, the same on every replica."""
+        state = super().state_dict()
+        if self.ensemble.is_on:  # no replica's own rates
+            state["_last_lr"] = list(self.ensemble.base_values.values())
+        return {**state, "ensemble": self.ensemble.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore on any replica; a state of PyTorch's own scheduler is welcome too."""
+        self._check_state(state_dict)
+        torch_state = {key: value for key, value in state_dict.items() if key != "ensemble"}
+        super().load_state_dict(torch_state)
+        if not self.ensemble.is_on:
+            self.ensemble.seek(self.last_epoch, self._last_lr)
+            return
+        if "ensemble" in state_dict:
+            self.ensemble.load_state_dict(state_dict["ensemble"])
+        else:
+            self.ensemble.adopt(self.last_epoch, self._last_lr)
+        self._last_lr = self.ensemble.own_values()
+
+    def _check_state(self, state: Any) -> None:
+        """Raise, without changing anything, if ``state`` could not be restored."""
+        checks.instance("state_dict", state, dict, remedy=checks.SAVED)
+        missing = {"last_epoch", "total_steps", "_last_lr"} - set(state)
+        if missing:
+            raise InvalidValueError(
+                f"state_dict must be a {type(self).__name__}'s, got one without "
+                f"{sorted(missing)}; {checks.SAVED}"
+            )
+        epoch, rates = state["last_epoch"], state["_last_lr"]
+        checks.real("state_dict['last_epoch']", epoch, low=-1, remedy=checks.SAVED)
+        count = len(self.optimizer.param_groups)
+        if not isinstance(rates, list) or len(rates) != count:
+            raise InvalidValueError(
+                f"state_dict must hold a rate for each of the {count} parameter groups, got "
+                f"{rates!r}; build the optimizer with the groups of the run that was saved"
+            )
+        if "ensemble" in state:
+            self.ensemble.check_state(state["ensemble"])
+
+    def __getstate__(self) -> tuple[dict[str, Any], Ensemble]:
+        return self.__dict__, self._ensemble
+
+    def __setstate__(self, state: tuple[dict[str, Any], Ensemble]) -> None:
+        """Slots need this pair for pickle protocols 0 and 1, which PyTorch's schedulers know."""
+        entries, self._ensemble = state
+        self.__dict__.update(entries)
+
+
+def read_rates(optimizer: torch.optim.Optimizer) -> list[Value]:
+    """Each group's rate; a tensor is copied."""
+    rates = (group["lr"] for group in optimizer.param_groups)
+    return [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
+
+
+def checked_rates(
+    optimizer: torch.optim.Optimizer, spread_ratio: float | Sequence[float]
+) -> list[LearningRate]:
+    """A hyperparameter for each group's rate, checked against the optimiser."""
+    checked_optimizer(optimizer)
+    count = len(optimizer.param_groups)
+    ratios = spread_ratio if isinstance(spread_ratio, list | tuple) else [spread_ratio] * count
+    if len(ratios) != count:
+        raise InvalidValueError(
+            f"spread_ratio must be a number or one for each of the {count} parameter groups, got "
+            f"{len(ratios)} values; pass one number for all of them"
+        )
+    rates = [LearningRate(group, spread_ratio=ratio) for group, ratio in enumerate(ratios)]
+    for rate in rates:
+        rate.check(optimizer)
+    return rates

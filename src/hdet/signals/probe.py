@@ -1,0 +1,92 @@
+"""`Probe`: a loss that can be asked for at other points than the one the training stands at."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from hdet import checks
+from hdet.errors import InvalidTypeError, InvalidValueError
+from hdet.signals.losses import read_losses
+
+
+class Probe:
+    """The user's loss on batches of the user's choice.
+
+    The loss runs in whatever mode the model is in. What it disturbs is put back: buffers of the
+    modules it calls, such as BatchNorm's statistics, and torch's random state on the CPU and the
+    device; both members of a pair see the same random numbers.
+
+    Args:
+        loss: batch -> scalar loss, for example ``lambda batch: loss_fn(model, batch)``. Called
+        without
+            gradients.
+        batches: any iterable of batches, started again at its end. Held-out batches make a probe
+        see
+            overfitting; training batches ahead of the run will do.
+    """
+
+    def __init__(self, loss: Callable[[Any], torch.Tensor], batches: Iterable[Any]) -> None:
+        if not callable(loss):
+            raise InvalidTypeError(
+                f"loss must be a function from a batch to a scalar, got {loss!r}; pass for example "
+                "lambda batch: loss_fn(model, batch)"
+            )
+        checks.instance("batches", batches, Iterable, remedy="pass a DataLoader or a list")
+        self._loss = loss
+        self._batches = batches
+        self._iterator: Iterator[Any] | None = None
+
+    def draw(self) -> Any:
+        """The next batch."""
+        for _ in range(2):
+            if self._iterator is None:
+                self._iterator = iter(self._batches)
+            for batch in self._iterator:
+                return batch
+            self._iterator = None
+        raise InvalidValueError(
+            "batches must hold at least one batch each time it is started, got an iterable that is "
+            "empty; pass a list or a DataLoader rather than a generator"
+        )
+
+    def evaluate(self, batch: Any) -> torch.Tensor:
+        """The loss at the point where the parameters stand, a scalar that is not waited for."""
+        return read_losses(self._loss(batch), 1)[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_iterator": None}
+
+
+@contextlib.contextmanager
+def undisturbed(device: torch.device) -> Iterator[Callable[[], None]]:
+    """Put back random states and the buffers of all modules that are called inside.
+
+    Yields:
+        A function that puts them back now, so that the next evaluation starts from the same.
+    """
+    saved: dict[torch.Tensor, torch.Tensor] = {}
+
+    def keep(module: torch.nn.Module, _: Any) -> None:
+        for buffer in module.buffers():
+            if buffer not in saved:
+                saved[buffer] = buffer.clone()
+
+    def put_back() -> None:
+        for buffer, value in saved.items():
+            buffer.copy_(value)
+        torch.set_rng_state(on_cpu)
+        if on_device is not None:
+            torch.cuda.set_rng_state(on_device, device)
+
+    on_cpu = torch.get_rng_state()
+    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(keep)
+    try:
+        yield put_back
+    finally:
+        hook.remove()
+        put_back()
