@@ -24,7 +24,7 @@ class RollCall(NamedTuple):
     losses: list[float]
     """Each replica's mean loss; NaN where it has none."""
     statistics: list[list[float]]
-    """What the signals of the replicas that count say beyond it."""
+    """What the signals say beyond it, one row for each process with a replica that counts."""
     valid: list[bool]
     """Who counts: finite parameters and, where losses were reported, a finite one. Losses that are
     bad everywhere disqualify nobody's parameters."""
@@ -82,7 +82,12 @@ def roll_call(
         for ok, row in zip(finite, rows_R6, strict=True)
     ]
     valid = sound if any(sound) else finite
-    heard = [own for own, counts in zip(statistics_RK, valid, strict=True) if counts]
+    # The replicas of one process tell the same sample, which must not count as many.
+    heard = [
+        statistics_RK[first]
+        for first in range(0, len(valid), num_local)
+        if any(valid[first : first + num_local])
+    ]
     return RollCall([row[4] for row in rows_R6], heard, valid, state_differs or not all(valid))
 
 

@@ -32,7 +32,7 @@ class Evidence(NamedTuple):
         """
         if self.trend is not None:
             slope, stderr = self.trend.slope, self.trend.stderr
-        elif len(self.losses_R) > 2:
+        elif len(self.losses_R) > 2 and bool((self.values_R > 0.0).all()):
             slope, stderr = functional.regression_slope(self.values_R, self.losses_R)
         else:
             return 0.0

@@ -74,7 +74,8 @@ def regression_slope(values_R: torch.Tensor, losses_R: torch.Tensor) -> tuple[fl
             f"values_R must be at least three values above 0, got {values_R.tolist()}; leave out "
             "replicas that diverged, and take rates"
         )
-    x_R = values_R.log()
+    # Relative to the first, so that equal values are equal to the last bit.
+    x_R = (values_R / values_R[0]).log()
     x_R = x_R - x_R.mean()
     spread = float(x_R.square().sum())
     if spread == 0.0:

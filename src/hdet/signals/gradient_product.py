@@ -200,18 +200,20 @@ class GradientProduct(AbstractSignal):
         num_groups = len(self._trails) if self.per_group else 1
         if len(self._samples) < 2:
             return torch.full((num_groups, _COLUMNS), float("nan"))
-        samples_NGF = torch.stack(self._samples).to(tensors.widest(self._samples[0].device))
+        samples_NGF = torch.stack(self._samples)
         if not self.per_group:
             samples_NGF = samples_NGF.sum(dim=1, keepdim=True)
         progress, noise, g_2, d_2, x_2 = samples_NGF.unbind(dim=2)
         slope = progress + self.noise_price * noise
-        cosine = (progress + noise) / (g_2 * d_2).sqrt().clamp_min(torch.finfo(slope.dtype).tiny)
+        # NaN where nothing has moved, as before the first step or where a step was below rounding:
+        # it says nothing, and 0 would end a climb.
+        cosine = (progress + noise) / (g_2 * d_2).sqrt()
         return torch.stack(
             [
                 slope.mean(0),
                 progress.mean(0).abs() + self.noise_price * noise.mean(0).abs(),
                 slope.var(0) / len(self._samples),
-                cosine.mean(0),
+                cosine.nanmean(0),
                 (d_2[-1] / x_2[-1]).sqrt(),
             ],
             dim=1,
@@ -234,7 +236,7 @@ def _sample(trail: Trail) -> torch.Tensor:
             dense = [tensors.dense("a gradient", g) for g in gradients if g is not None]
             parts.append(_products(dense, *vectors))
     if not parts:
-        return torch.zeros(_FIELDS, device=trail.device)
+        return torch.zeros(_FIELDS, device=trail.device, dtype=tensors.widest(trail.device))
     return torch.stack(parts).sum(dim=0)
 
 
@@ -256,4 +258,4 @@ def _products(
     norms = [
         torch.stack(torch._foreach_norm(own)).square().sum() for own in (gradients, noise, present)
     ]
-    return torch.stack([*sums, *norms]).float()
+    return torch.stack([*sums, *norms]).to(tensors.widest(present[0].device))

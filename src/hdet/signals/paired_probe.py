@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hdet import checks
+from hdet import checks, tensors
 from hdet.signals.base import Trend
 from hdet.signals.gradient_product import GradientProduct
 from hdet.signals.probe import Probe, undisturbed
@@ -91,19 +91,20 @@ class PairedProbe(GradientProduct):
         return probed if self.per_group else probed * num_groups
 
     def _differences(self, trails: Sequence[Trail], num_pairs: int) -> torch.Tensor:
-        device = trails[0].device
+        device, dtype = trails[0].device, tensors.widest(trails[0].device)
         found = []
-        with torch.no_grad(), undisturbed(device) as put_back:
+        with torch.no_grad(), undisturbed(device) as calm:
             held = [trail.hold() for trail in trails]
             try:
                 for _ in range(num_pairs):
                     batch = self._probe.draw()
+                    calm.begin_pair()
                     losses = []
                     for sign in (1.0, -1.0):
-                        put_back()
+                        calm.begin_member()
                         for trail, own in zip(trails, held, strict=True):
                             trail.displace(own, sign * self.displacement, self.noise_price)
-                        losses.append(self._probe.evaluate(batch).to(device).float())
+                        losses.append(self._probe.evaluate(batch).to(device, dtype))
                     found.append((losses[0] - losses[1]) / (2.0 * self.displacement))
             finally:
                 for trail, own in zip(trails, held, strict=True):

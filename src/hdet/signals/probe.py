@@ -61,32 +61,61 @@ class Probe:
         return {**self.__dict__, "_iterator": None}
 
 
-@contextlib.contextmanager
-def undisturbed(device: torch.device) -> Iterator[Callable[[], None]]:
-    """Put back random states and the buffers of all modules that are called inside.
+class _RandomState:
+    """Where torch's generators stand, on the CPU and on a device."""
 
-    Yields:
-        A function that puts them back now, so that the next evaluation starts from the same.
-    """
-    saved: dict[torch.Tensor, torch.Tensor] = {}
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._on_cpu = torch.get_rng_state()
+        is_cuda = device.type == "cuda"
+        self._on_device = torch.cuda.get_rng_state(device) if is_cuda else None
 
-    def keep(module: torch.nn.Module, _: Any) -> None:
+    def put_back(self) -> None:
+        torch.set_rng_state(self._on_cpu)
+        if self._on_device is not None:
+            torch.cuda.set_rng_state(self._on_device, self._device)
+
+
+class Undisturbed:
+    """What evaluations must not leave behind: random states, and buffers of the modules called."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._own: dict[torch.Tensor, torch.Tensor] = {}
+        self._first = self._pair = _RandomState(device)
+
+    def keep(self, module: torch.nn.Module, _: Any) -> None:
+        """Remember a module's buffers before its first call."""
         for buffer in module.buffers():
-            if buffer not in saved:
-                saved[buffer] = buffer.clone()
+            if buffer not in self._own:
+                self._own[buffer] = buffer.clone()
 
-    def put_back() -> None:
-        for buffer, value in saved.items():
+    def begin_pair(self) -> None:
+        """Let both members of a pair draw the same numbers, and others than the last pair."""
+        self._pair = _RandomState(self._device)
+
+    def begin_member(self) -> None:
+        """Start from the same buffers and random numbers as the other member."""
+        self._restore_buffers()
+        self._pair.put_back()
+
+    def end(self) -> None:
+        """Leave everything as it was found."""
+        self._restore_buffers()
+        self._first.put_back()
+
+    def _restore_buffers(self) -> None:
+        for buffer, value in self._own.items():
             buffer.copy_(value)
-        torch.set_rng_state(on_cpu)
-        if on_device is not None:
-            torch.cuda.set_rng_state(on_device, device)
 
-    on_cpu = torch.get_rng_state()
-    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(keep)
+
+@contextlib.contextmanager
+def undisturbed(device: torch.device) -> Iterator[Undisturbed]:
+    """Put back random states and the buffers of all modules that are called inside."""
+    found = Undisturbed(device)
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(found.keep)
     try:
-        yield put_back
+        yield found
     finally:
         hook.remove()
-        put_back()
+        found.end()

@@ -56,8 +56,8 @@ class Trail:
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
-        return self.params[0].device
+        """Where the parameters are; a group may have none."""
+        return self.params[0].device if self.params else torch.device("cpu")
 
     def _local(self, members: slice) -> list[torch.Tensor]:
         return [tensors.dense("a parameter", p) for p in self.params[members]]
@@ -69,6 +69,8 @@ class Trail:
     def extend(self) -> None:
         """Take the present parameters into both averages."""
         if self._pending == 0.0:
+            if self._mass == 0.0:
+                self._begin()
             return
         is_first = self._mass == 0.0
         self._mass += self._pending
@@ -80,8 +82,16 @@ class Trail:
             present = self._local(members)
             for averages, weight in zip((self._recent, self._older), weights, strict=True):
                 own = averages[members]
-                targets = [p.to(a, non_blocking=True) for p, a in zip(present, own, strict=True)]
+                # Waits for the device if the copies live on the host, which read them at once.
+                targets = [p.to(a) for p, a in zip(present, own, strict=True)]
                 torch._foreach_lerp_(own, targets, weight)
+
+    def _begin(self) -> None:
+        """Both averages start where the first step does: a checkpoint may have come since."""
+        present = self._local(slice(None))
+        for averages in (self._recent, self._older):
+            for average, own in zip(averages, present, strict=True):
+                average.copy_(own)
 
     def at(
         self, members: slice
@@ -108,7 +118,8 @@ class Trail:
 
     def restore(self, held: Sequence[torch.Tensor]) -> None:
         """Put back what `hold` returned, to the last bit."""
-        torch._foreach_copy_(self._local(slice(None)), list(held))
+        for param, own in zip(self._local(slice(None)), held, strict=True):
+            param.copy_(own)
 
     def state_dict(self) -> dict[str, Any]:
         """Both averages and the rate spent."""
@@ -134,4 +145,5 @@ def _chunks(params: Sequence[torch.Tensor]) -> list[slice]:
             bounds.append(index)
             size = 0
         size += param.numel()
-    return [slice(*pair) for pair in itertools.pairwise([*bounds, len(params)])]
+    pairs = itertools.pairwise([*bounds, len(params)])
+    return [slice(start, stop) for start, stop in pairs if start < stop]
