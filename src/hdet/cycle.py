@@ -82,8 +82,6 @@ class Ensemble:
         self.replicas = resolve(replicas, explores=explores, controls=self._controls)
         self._num_replicas = self.replicas.num_replicas
         self._can_differ = explores or self.replicas.gradients == "local"
-        if self.averages:
-            arguments.warn_of_long_cycle(self.cycle_steps, self.total_steps)
         self._plan = plan.resolve(schedule, optimizer, self.hyperparameters)
         self._assignment = Assignment(self.hyperparameters, self.num_replicas, self.seed)
         self._values = Values(
@@ -94,6 +92,8 @@ class Ensemble:
             self._assignment,
             self.replicas,
         )
+        if self.averages and self._values.cycle_steps(0) is None:
+            arguments.warn_of_long_cycle(self.cycle_steps, self.total_steps)
         self._step = self._converged_step = self._cycle = 0
         needed_by = self.controller if self._controls else None
         self._intake = Intake(self.signal, self.replicas.num_local, needed_by=needed_by)
@@ -147,6 +147,8 @@ class Ensemble:
 
     def freeze(self) -> None:
         """Leave the base values to the schedule from now on; nothing is measured any more."""
+        if self._values.frozen:
+            return
         self._values.frozen = True
         self._intake.begin_cycle(0)
 
@@ -233,6 +235,7 @@ class Ensemble:
     def check_state(self, state: Any) -> None:
         """Raise, without changing anything, if `load_state_dict` could not restore ``state``."""
         arguments.check_header(state)
+        self.signal.check_state(state.get("signal", {}))
         self._values.check_state(state)
 
     # ------------------------------------------------------------------ what a scheduler calls
@@ -290,7 +293,9 @@ class Ensemble:
 
     def _begin_cycle(self) -> int:
         """Deal the cycle's multipliers and start measuring; return the step at which it ends."""
-        wanted = None if self._values.frozen else self._values.cycle_steps(self._step)
+        # Once frozen, cycles only have to end where there is something to average.
+        is_over = self._values.frozen and not self.averages
+        wanted = None if is_over else self._values.cycle_steps(self._step)
         if wanted is None:
             wanted = self.cycle_steps - self._step % self.cycle_steps
         self._assignment.draw(self._cycle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 import numbers
 from typing import Any
 
@@ -60,7 +61,11 @@ class AbstractHyperparameter(abc.ABC):
         """
         low, high = self.bounds
         remedy = f"build the optimiser with such a value, or widen the bounds of {self.name}"
-        value = float(self.read(optimizer))
+        found = self.read(optimizer)
+        value = float(found)
+        # A float32 tensor that was filled with a bound may lie an ulp beyond it.
+        if isinstance(found, torch.Tensor) and math.isclose(value, low, rel_tol=1e-6):
+            value = low
         checks.real(f"{self.name} in the optimizer", value, low=low, high=high, remedy=remedy)
 
     @abc.abstractmethod

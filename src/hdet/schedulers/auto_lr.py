@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler
 
-from hdet import checks
+from hdet import arguments, checks
 from hdet.arguments import checked_model, checked_total_steps
 from hdet.controllers import AbstractController, LongHorizonController
 from hdet.errors import InvalidValueError, UsageError
 from hdet.hyperparameters import LearningRate
 from hdet.plan import Value
-from hdet.replicas import AbstractReplicas
+from hdet.replicas import AbstractReplicas, resolve
 from hdet.schedulers.base import EnsembleScheduler, checked_rates
 from hdet.signals import AbstractSignal, GradientProduct, Losses, PairedProbe, Probe
 
@@ -44,13 +44,14 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
         probe: `hdet.Probe` to judge by the loss of further batches, for example held-out ones,
             rather than by the gradients of the training itself.
         anneal: the last part of the run, over which the rate falls to zero, in [0, 1).
-        last_epoch: as in PyTorch; what was found comes from `load_state_dict`. relative_rates:
-        False makes all groups start equal. per_group: find a rate for each group on its own,
-        rather than one for all. bounds: the interval that the largest group's rate is kept in
-        until the anneal. controller: how the rate moves; None is `hdet.LongHorizonController`. It
-        has to be relative. signal: what is measured; None is `hdet.GradientProduct`, or
-        `hdet.PairedProbe` with a probe. spread_ratio: alpha of Eq. 1: how far replicas explore
-        around the rate that was found. 0 by
+        last_epoch: as in PyTorch; what was found comes from `load_state_dict`.
+        relative_rates: False makes all groups start equal.
+        per_group: find a rate for each group on its own, rather than one for all.
+        bounds: the interval that the largest group's rate is kept in until the anneal.
+        controller: how the rate moves; None is `hdet.LongHorizonController`. It has to be relative.
+        signal: what is measured; None is `hdet.GradientProduct`, or `hdet.PairedProbe` with a
+            probe.
+        spread_ratio: alpha of Eq. 1: how far replicas explore around the rate that was found. 0 by
             default: exploration has a price, and the signal does not need it.
         replicas: None is the default process group, or a single replica.
         seed: keys the permutations.
@@ -88,24 +89,28 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
         checked_model(model)
         control = _checked_controller(controller, self.total_steps, probe)
         measured = _resolved_signal(signal, probe, per_group, reference_device)
-        self._relative_rates = checks.boolean("relative_rates", relative_rates)
+        arguments.check_signal_serves(measured, control)
+        resolve(replicas, explores=False, controls=True)
+        checks.seed(seed)
+        # Read once, while nothing runs: a rate may be a tensor on a device.
+        self._scales = _scales(optimizer, checks.boolean("relative_rates", relative_rates))
         self._start_value = _inside(control.start_value or 0.0, bounds)
         self._anneal_start, self._anneal_steps = -1, 0
         if self.total_steps is not None and part > 0.0:
             self._anneal_start = int((1.0 - part) * self.total_steps)
             self._anneal_steps = self.total_steps - self._anneal_start
         super().__init__(optimizer, last_epoch)
-        scales = self._scales()
         self._start(
             self.total_steps,
-            list(scales),
+            self._planned(),
             hyperparameters=[
                 LearningRate(
                     rate.group,
                     spread_ratio=rate.spread_ratio,
-                    bounds=(bounds[0] * (scale or 1.0), bounds[1] * (scale or 1.0)),
+                    # A group whose rate is 0 keeps it, whatever the bounds of the others.
+                    bounds=(bounds[0] * scale, bounds[1] * scale) if scale else (0.0, math.inf),
                 )
-                for rate, scale in zip(rates, scales, strict=True)
+                for rate, scale in zip(rates, self._scales, strict=True)
             ],
             signal=measured,
             controller=control,
@@ -113,11 +118,11 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
             seed=seed,
             model=model,
         )
+        self._freeze_if_due()
 
     def get_lr(self) -> list[float | torch.Tensor]:
         """The rates of this replica for the coming step."""
-        factor = self._shape(self.last_epoch)
-        planned: list[Value] = [scale * factor for scale in self._scales()]
+        planned = self._planned()
         if not self._runs:
             return [value * self._start_value for value in planned]
         return self._explored(planned)
@@ -132,8 +137,8 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
             epoch: PyTorch's deprecated way to jump to a step.
         """
         super().step(loss, epoch)
-        if self._runs and self.last_epoch == self._anneal_start:
-            self._ensemble.freeze()
+        if self._runs:
+            self._freeze_if_due()
 
     def anneal(self, num_steps: int) -> None:
         """Let the rate fall linearly to zero over the next ``num_steps`` steps, from now on.
@@ -151,24 +156,50 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
         self._anneal_start, self._anneal_steps = self.last_epoch, num_steps
         self.ensemble.freeze()
 
-    def _shape(self, step: int) -> float:
-        """1 until the anneal, then linear to 0."""
-        if self._anneal_start < 0 or step < self._anneal_start:
-            return 1.0
-        return max(self._anneal_start + self._anneal_steps - step, 0) / self._anneal_steps
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore on any replica, with the length of the run that was saved, as in PyTorch."""
+        super().load_state_dict(state_dict)
+        self._ensemble.total_steps = self.total_steps
 
-    def _scales(self) -> list[float]:
-        """Each group's rate relative to the largest."""
-        given = [float(rate) for rate in self.base_lrs]
-        if not self._relative_rates:
-            return [1.0] * len(given)
-        largest = max(given)
-        if not 0.0 < largest < math.inf or min(given) < 0.0:
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        missing = {"_scales", "_anneal_start", "_anneal_steps", "ensemble"} - set(state)
+        if missing:
             raise InvalidValueError(
-                f"the groups' lr must be relative rates of at least 0, one above it, got {given}; "
-                "leave PyTorch's default, or pass relative_rates=False"
+                f"state_dict must be an AutoLR's, got one without {sorted(missing)}; {checks.SAVED}"
             )
-        return [rate / largest for rate in given]
+        checked_total_steps(state["total_steps"])
+        checks.saved_numbers(
+            "state_dict['_scales']", state["_scales"], length=len(self.optimizer.param_groups)
+        )
+        for key, minimum in (("_anneal_start", -1), ("_anneal_steps", 0)):
+            checks.integer(f"state_dict[{key!r}]", state[key], minimum=minimum, remedy=checks.SAVED)
+
+    def _freeze_if_due(self) -> None:
+        if 0 <= self._anneal_start <= self.last_epoch:
+            self._ensemble.freeze()
+
+    def _planned(self) -> list[Value]:
+        """Each group's scale, times 1 until the anneal and then falling linearly to 0."""
+        factor = 1.0
+        if 0 <= self._anneal_start <= self.last_epoch:
+            left = self._anneal_start + self._anneal_steps - self.last_epoch
+            factor = max(left, 0) / self._anneal_steps
+        return [scale * factor for scale in self._scales]
+
+
+def _scales(optimizer: torch.optim.Optimizer, relative_rates: bool) -> list[float]:
+    """Each group's rate relative to the largest."""
+    # What PyTorch's constructor is about to take for the groups' base rates.
+    given = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    if not relative_rates:
+        return [1.0] * len(given)
+    if not all(0.0 <= rate < math.inf for rate in given) or max(given) == 0.0:
+        raise InvalidValueError(
+            f"the groups' lr must be relative rates of at least 0, one above it, got {given}; "
+            "leave PyTorch's default, or pass relative_rates=False"
+        )
+    return [rate / max(given) for rate in given]
 
 
 def _checked_controller(

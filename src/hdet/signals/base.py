@@ -98,6 +98,9 @@ class AbstractSignal(abc.ABC):
         """What must outlive a restart: nothing, unless a signal remembers more than a cycle."""
         return {}
 
+    def check_state(self, state: Any) -> None:  # noqa: B027  # most signals keep none
+        """Raise, without changing anything, if `load_state_dict` could not restore ``state``."""
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore."""
         del state

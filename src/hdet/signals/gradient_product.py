@@ -25,15 +25,16 @@ from typing import Any
 import torch
 
 from hdet import checks, tensors
+from hdet.checks import SAVED
+from hdet.errors import InvalidValueError
 from hdet.ownership import WeakMethod
 from hdet.signals.base import AbstractSignal, Trend
 from hdet.signals.trail import Trail
 from hdet.signals.training_loss import TrainingLoss
 
 _FIELDS = 5
-"""What a sample holds for each group: <g, recent - older>, <g, theta - recent>, and the squared
-norms
-of g, theta - older and theta."""
+"""What a sample holds for each group: <g, recent - older>, <g, theta - recent>, and the
+squared norms of g, theta - older and theta."""
 _COLUMNS = 5
 """What a row says of each group: slope, scale, the variance of the mean slope, alignment, moved."""
 
@@ -46,9 +47,10 @@ class GradientProduct(AbstractSignal):
     Args:
         noise_price: c, the part of the noise's cost that an anneal does not win back, in [0, 1].
         recent_window: how far the recent average reaches back, as a fraction of rate-time, in (0,
-        1]. older_window: likewise the older average; above ``recent_window``. num_samples:
-        gradients looked at in a cycle, at least 2; more than enough steps are skipped
-            evenly, which makes the cost fall with the length of a run.
+                    1].
+        older_window: likewise the older average; above ``recent_window``.
+        num_samples: gradients looked at in a cycle, at least 2; in a cycle of twice as many steps
+            or more, steps are skipped evenly, so that the cost falls with the length of a run.
         per_group: a slope for each parameter group rather than one for all of them.
         reference_device: where the copies live; None is the parameters' own device.
     """
@@ -91,7 +93,7 @@ class GradientProduct(AbstractSignal):
         self._trails: list[Trail] = []
         self._rate: Callable[[int], float] = _no_rate
         self._samples: list[torch.Tensor] = []
-        self._num_steps = self._seen = 0
+        self._num_steps = self._seen = self._depth = 0
 
     @property
     def needs_loss(self) -> bool:
@@ -120,12 +122,12 @@ class GradientProduct(AbstractSignal):
             )
             for group in groups
         ]
-        optimizer.register_step_pre_hook(WeakMethod(self._before_step))
+        self._register_hooks(optimizer)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._optimizer is not None:  # a pickled optimiser comes back without its hooks
-            self._optimizer.register_step_pre_hook(WeakMethod(self._before_step))
+            self._register_hooks(self._optimizer)
 
     def observe(self, losses_L: torch.Tensor) -> None:
         """Keep the mean for the record."""
@@ -163,7 +165,7 @@ class GradientProduct(AbstractSignal):
         """Spread the next cycle's samples evenly."""
         self._loss.reset(num_steps)
         self._samples = []
-        self._num_steps, self._seen = num_steps, 0
+        self._num_steps, self._seen, self._depth = num_steps, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
         """The averages, and what the cycle has sampled so far."""
@@ -173,6 +175,23 @@ class GradientProduct(AbstractSignal):
             "num_steps": self._num_steps,
             "seen": self._seen,
         }
+
+    def check_state(self, state: Any) -> None:
+        """Raise if it is not of as many averages, of the same shapes."""
+        checks.instance("state['signal']", state, dict, remedy=checks.SAVED)
+        if not state:
+            return
+        saved = state.get("trails")
+        if not isinstance(saved, list) or len(saved) != len(self._trails):
+            raise InvalidValueError(
+                f"state['signal'] must hold the averages of {len(self._trails)} parameter groups, "
+                f"got keys {sorted(state)}; build the optimizer as it was when the state was saved"
+            )
+        for trail, own in zip(self._trails, saved, strict=True):
+            trail.check_state(own)
+        checks.instance("state['signal']['samples']", state.get("samples"), list, remedy=SAVED)
+        for key in ("num_steps", "seen"):
+            checks.integer(f"state['signal'][{key!r}]", state.get(key), minimum=0, remedy=SAVED)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore; a state without averages leaves them where they stand."""
@@ -185,15 +204,24 @@ class GradientProduct(AbstractSignal):
 
     # ------------------------------------------------------------------ sampling
 
-    def _before_step(self, *_: Any) -> None:
-        if self._num_steps == 0:
+    def _register_hooks(self, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.register_step_pre_hook(WeakMethod(self._before_step))
+        optimizer.register_step_post_hook(WeakMethod(self._after_step))
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._depth += 1
+        if self._num_steps == 0 or self._depth > 1:  # a subclass whose step() calls its parent's
             return
         if self._seen % max(self._num_steps // self.num_samples, 1) == 0:
             with torch.no_grad():
-                self._samples.append(torch.stack([_sample(trail) for trail in self._trails]))
+                sample = torch.stack([_sample(trail) for trail in self._trails])
+                self._samples.append(_unscaled(sample, getattr(optimizer, "grad_scale", None)))
         for position, trail in enumerate(self._trails):
             trail.spend(self._rate(position))
         self._seen += 1
+
+    def _after_step(self, *_: Any) -> None:
+        self._depth = max(self._depth - 1, 0)
 
     def _statistics(self) -> torch.Tensor:
         """``[G, 5]``, see `_COLUMNS`; NaN where the cycle was too short for a standard error."""
@@ -204,20 +232,32 @@ class GradientProduct(AbstractSignal):
         if not self.per_group:
             samples_NGF = samples_NGF.sum(dim=1, keepdim=True)
         progress, noise, g_2, d_2, x_2 = samples_NGF.unbind(dim=2)
+        # A gradient that has overflowed, as one that a GradScaler skips, says nothing.
+        sound = torch.isfinite(progress) & torch.isfinite(noise) & torch.isfinite(g_2)
+        progress, noise = (part.where(sound, math.nan) for part in (progress, noise))
         slope = progress + self.noise_price * noise
+        count = sound.sum(0)
         # NaN where nothing has moved, as before the first step or where a step was below rounding:
         # it says nothing, and 0 would end a climb.
         cosine = (progress + noise) / (g_2 * d_2).sqrt()
         return torch.stack(
             [
-                slope.mean(0),
-                progress.mean(0).abs() + self.noise_price * noise.mean(0).abs(),
-                slope.var(0) / len(self._samples),
+                slope.nanmean(0),
+                progress.nanmean(0).abs() + self.noise_price * noise.nanmean(0).abs(),
+                (slope - slope.nanmean(0)).square().nansum(0) / (count * (count - 1)),
                 cosine.nanmean(0),
                 (d_2[-1] / x_2[-1]).sqrt(),
             ],
             dim=1,
         )
+
+
+def _unscaled(sample_GF: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:
+    """Of the gradient itself, where a GradScaler leaves it to a fused step to unscale it."""
+    if scale is None:
+        return sample_GF
+    one = torch.ones_like(scale)
+    return sample_GF / torch.stack([scale, scale, scale**2, one, one]).reshape(_FIELDS)
 
 
 def _no_rate(position: int) -> float:

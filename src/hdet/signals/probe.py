@@ -22,11 +22,9 @@ class Probe:
 
     Args:
         loss: batch -> scalar loss, for example ``lambda batch: loss_fn(model, batch)``. Called
-        without
-            gradients.
+            without gradients.
         batches: any iterable of batches, started again at its end. Held-out batches make a probe
-        see
-            overfitting; training batches ahead of the run will do.
+            see overfitting; training batches ahead of the run will do.
     """
 
     def __init__(self, loss: Callable[[Any], torch.Tensor], batches: Iterable[Any]) -> None:

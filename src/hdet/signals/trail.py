@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from hdet import tensors
+from hdet import checks, tensors
+from hdet.errors import InvalidValueError
 
 _CHUNK = 2**23
 """Elements handled at a time, which bounds the memory of temporaries."""
@@ -28,9 +29,11 @@ class Trail:
     """The recent and the older average of a list of parameters: two copies of them.
 
     Args:
-        params: the parameters. recent_window: w of the recent average. older_window: w of the
-        older one; 1 is the plain mean over rate-time. device: where the copies live; None is
-        where the parameters are, "cpu" frees the accelerator.
+        params: the parameters.
+        recent_window: w of the recent average.
+        older_window: w of the older one; 1 is the plain mean over rate-time.
+        device: where the copies live; None is where the parameters are, "cpu" frees the
+            accelerator, and waits for it at each sample.
     """
 
     def __init__(
@@ -129,6 +132,20 @@ class Trail:
             "recent": list(self._recent),
             "older": list(self._older),
         }
+
+    def check_state(self, state: Any) -> None:
+        """Raise if it is not of averages of the same shapes."""
+        checks.instance("a trail of state['signal']", state, dict, remedy=checks.SAVED)
+        for key in ("mass", "pending"):
+            checks.real(f"state['signal']: {key}", state.get(key), low=0.0, remedy=checks.SAVED)
+        shapes = [tuple(own.shape) for own in self._recent]
+        for key in ("recent", "older"):
+            found = [tuple(getattr(own, "shape", ())) for own in state.get(key) or ()]
+            if found != shapes:
+                raise InvalidValueError(
+                    f"state['signal']: {key} must have the parameters' shapes {shapes}, got "
+                    f"{found}; build the optimizer as it was when the state was saved"
+                )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore in place."""
