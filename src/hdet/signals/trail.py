@@ -117,12 +117,13 @@ class Trail:
             recent, older = (a[index].to(self.device) for a in (self._recent, self._older))
             present = own.to(recent.dtype)
             path = (recent - older).add_(present - recent, alpha=noise_part)
-            param.copy_(present + part * path)
+            # `data` hides the write from virtual replicas, which would take it for a new value.
+            param.data.copy_(present + part * path)
 
     def restore(self, held: Sequence[torch.Tensor]) -> None:
         """Put back what `hold` returned, to the last bit."""
         for param, own in zip(self._local(slice(None)), held, strict=True):
-            param.copy_(own)
+            param.data.copy_(own)
 
     def state_dict(self) -> dict[str, Any]:
         """Both averages and the rate spent."""
