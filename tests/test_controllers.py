@@ -53,6 +53,13 @@ class TestLongHorizon:
             _, found = controller.update(controller.init(), 1.0, told(4, trend_of(moved=moved)))
             assert found == pytest.approx(math.exp(stride)), moved
 
+    def test_one_noisy_batch_does_not_end_it_before_anything_has_moved(self) -> None:
+        controller = hdet.LongHorizonController()
+        still, moving = (trend_of(alignment=0.1, moved=moved) for moved in (1e-6, 1e-2))
+        state, base = controller.update(controller.init(), 1.0, told(4, still))
+        assert (state["climbing"], base) == (1.0, pytest.approx(math.exp(2.4)))
+        assert controller.update(controller.init(), 1.0, told(4, moving))[0]["climbing"] == 0.0
+
     def test_an_alignment_that_nobody_knows_does_not_end_the_climb(self) -> None:
         controller = hdet.LongHorizonController()
         evidence = told(4, trend_of(alignment=math.nan))

@@ -1,7 +1,7 @@
 r"""A controller that needs no starting value: it climbs from almost nothing, then balances.
 
 *Climb.* The rate is multiplied every few steps until the gradient no longer points down the way
-that the parameters have just come. That climb is the warmup.
+that the parameters have just come, once they have moved at all. That climb is the warmup.
 
 *Balance.* From then on, once a cycle,
 
@@ -31,7 +31,8 @@ class LongHorizonController(AbstractController):
     Args:
         start_value: where the climb starts, above 0: far below any useful value.
         climb_stride: log of the factor of a climbing cycle.
-        leap_stride: the same while the parameters have hardly moved at all.
+        leap_stride: the same while the parameters have hardly moved at all. Nothing but `climb_end`
+            ends the climb there.
         leap_below: "hardly": a movement below this fraction of the parameters' norm.
         climb_steps: steps of a climbing cycle, at least 3.
         climb_end: step at which the climb ends at the latest; None for no limit.
@@ -124,11 +125,14 @@ class LongHorizonController(AbstractController):
             return state, base
         if state["climbing"]:
             too_long = self.climb_end is not None and step >= self.climb_end
-            if trend.alignment >= 0.0 or too_long:
+            # The first steps of a climb are too short to have gone too far: a gradient that does
+            # not point down them is a noisy one, and one noisy batch must not end the climb there.
+            hardly_moved = trend.moved < self.leap_below
+            if (trend.alignment >= 0.0 and not hardly_moved) or too_long:
                 wait = max(step, int(self.settle * step))
                 return {"climbing": 0.0, "resume_step": float(wait)}, base * self.back_off
             # NaN, from gradients of zero, is no reason to stop either.
-            stride = self.leap_stride if trend.moved < self.leap_below else self.climb_stride
+            stride = self.leap_stride if hardly_moved else self.climb_stride
             return state, base * math.exp(stride)
         if step <= state["resume_step"]:
             return state, base
