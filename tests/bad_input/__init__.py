@@ -1,11 +1,12 @@
 """Every bad input and the line it must raise, by where it enters."""
 
-from tests.bad_input import ensembles, functions, schedulers, states
+from tests.bad_input import control, ensembles, functions, schedulers, states
 from tests.bad_input.builders import Case
 
 CASES: dict[str, Case] = {
     **functions.CASES,
     **schedulers.CASES,
     **ensembles.CASES,
+    **control.CASES,
     **states.CASES,
 }

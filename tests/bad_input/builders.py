@@ -27,6 +27,11 @@ def one_cycle(**settings: Any) -> hdet.OneCycleLR:
     )
 
 
+def auto_lr(**settings: Any) -> hdet.AutoLR:
+    optimizer = settings.pop("optimizer", None)
+    return hdet.AutoLR(sgd() if optimizer is None else optimizer, **{"total_steps": 10, **settings})
+
+
 def ensemble(**settings: Any) -> hdet.Ensemble:
     optimizer = settings.pop("optimizer", None)
     defaults: dict[str, Any] = {"hyperparameters": [hdet.LearningRate(0)]}
