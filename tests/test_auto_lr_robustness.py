@@ -137,9 +137,9 @@ def test_a_rate_that_nobody_steers_is_far_from_the_best() -> None:
 def test_absurd_starts_end_in_a_good_run(start: float, kind: str) -> None:
     losses = []
     for value in (1e-6, start):
-        controller = hdet.LongHorizonController(start_value=value, climb_end=200)
-        run = auto.Run(600, kind, controller=controller)
-        rates = run.train(range(600))
+        controller = hdet.LongHorizonController(start_value=value, climb_end=333)
+        run = auto.Run(1000, kind, controller=controller)
+        rates = run.train(range(1000))
         assert rates[0][0] == value
         held_out = [float(auto.loss_of(run.model, 5000 + i).detach()) for i in range(20)]
         losses.append(sum(held_out) / 20)
