@@ -133,6 +133,6 @@ def significance_step(
     doubt = checks.real("doubt", doubt, low=0.0, remedy="the significance that moves half as far")
     if not all(map(math.isfinite, (slope, stderr, scale))) or slope == 0.0 or scale <= 0.0:
         return 0.0
-    # z^2 / (z^2 + z_0^2) without dividing by an error of zero; squares alone could overflow.
-    certainty = (slope / math.hypot(slope, doubt * stderr)) ** 2
-    return -stride * max(-1.0, min(1.0, slope / scale)) * certainty
+    # z^2 / (z^2 + z_0^2) without dividing by an error of zero, or by a square that is zero.
+    ratio = doubt * stderr / slope
+    return -stride * max(-1.0, min(1.0, slope / scale)) / (1.0 + ratio * ratio)
