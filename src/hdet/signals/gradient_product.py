@@ -46,8 +46,8 @@ class GradientProduct(AbstractSignal):
 
     Args:
         noise_price: c, the part of the noise's cost that an anneal does not win back, in [0, 1].
-        recent_window: how far the recent average reaches back, as a fraction of rate-time, in (0,
-                    1].
+        recent_window: how far the recent average reaches back, as a fraction of rate-time, in
+            (0, 1].
         older_window: likewise the older average; above ``recent_window``.
         num_samples: gradients looked at in a cycle, at least 2; in a cycle of twice as many steps
             or more, steps are skipped evenly, so that the cost falls with the length of a run.
