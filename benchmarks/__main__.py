@@ -1,29 +1,99 @@
-"""The one entry point: ``python -m benchmarks [core|render]``."""
+"""The one entry point: ``python -m benchmarks [core|autolr|overhead|render]``."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import core, timing
+from benchmarks import core, overhead, runs, study, timing
+from benchmarks.tasks import TASKS
 
-RESULTS = Path(__file__).parent / "results" / "core.json"
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+ROOT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "results"
+QUICK = ROOT / "runs" / "quick"
+"""Where trials of the machinery go; git ignores it."""
 
 
-def main() -> None:
+def parser() -> argparse.ArgumentParser:
+    """All commands and their options."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = top.add_subparsers(dest="command")
+    commands.add_parser("core", help="what step() and converge() cost")
+    commands.add_parser("overhead", help="what AutoLR adds to the time of a run")
+    auto = commands.add_parser("autolr", help="AutoLR, the tuned grid, and rate-free peers")
+    auto.add_argument("--task", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="T")
+    auto.add_argument("--seeds", type=int, default=3)
+    auto.add_argument("--contestants", default=study.DEFAULT, metavar="A,B")
+    auto.add_argument("--workers", type=int, default=2)
+    auto.add_argument("--redo", action="store_true", help="run again what these contestants have")
+    auto.add_argument("--quick", action="store_true", help="60 steps a run, into runs/quick")
+    render = commands.add_parser("render", help="make the pages and figures from the raw results")
+    render.add_argument("--quick", action="store_true", help="of the trial, into runs/quick")
+    return top
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Run the study, resuming where its file stands."""
+    names = study.chosen(options.contestants)
+    path = (QUICK if options.quick else RESULTS) / "autolr.jsonl"
+    if options.redo:
+        if "grid" in names:
+            raise SystemExit("--redo takes the contestants to run again, not the grid")
+        print(runs.forget(path, options.task, names), "records dropped")
+    for line in study.run(
+        options.task,
+        names,
+        seeds=options.seeds,
+        path=path,
+        num_workers=options.workers,
+        total_steps=study.QUICK_STEPS if options.quick else None,
+    ):
+        print(line, flush=True)
+
+
+def render(docs: Path, records: Path) -> None:
+    """Both pages and the figures."""
+    from benchmarks import report  # needs matplotlib
+
+    costs = _read("overhead")
+    page = core.render(_read("core") or {}) + overhead.render(costs)
+    docs.mkdir(parents=True, exist_ok=True)
+    (docs / "performance.md").write_text(page)
+    report.write(runs.load(records), costs, docs)
+    print("wrote", docs / "performance.md", docs / "results.md", docs / "figures")
+
+
+def _measure(name: str) -> None:
+    measured = core.measure() if name == "core" else overhead.measure()
+    RESULTS.mkdir(exist_ok=True)
+    results = {"provenance": timing.provenance(), **measured}
+    (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
+
+
+def _read(name: str) -> dict[str, object]:
+    path = RESULTS / f"{name}.json"
+    found: dict[str, object] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, or render what was measured."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("command", nargs="?", default="core", choices=("core", "render"))
-    if parser.parse_args().command == "core":
-        results = {"provenance": timing.provenance(), **core.measure()}
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    results = json.loads(RESULTS.read_text())
-    page = core.render(results)
-    PAGE.write_text(page)
-    print(page)
+    options = parser().parse_args(arguments)
+    if options.command == "autolr":
+        try:
+            compare(options)
+        except ValueError as error:
+            sys.exit(f"error: {error}")
+    elif options.command == "render":
+        if options.quick:
+            render(QUICK, QUICK / "autolr.jsonl")
+        else:
+            render(ROOT / "docs", RESULTS / "autolr.jsonl")
+    else:
+        _measure(options.command or "core")
 
 
 if __name__ == "__main__":

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import platform
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+
+ROOT = Path(__file__).parent.parent
 
 
 def interleaved(
@@ -32,14 +37,27 @@ def ratio(seconds: Mapping[str, list[float]], name: str, baseline: str) -> float
     return statistics.median(own / other for own, other in pairs)
 
 
+@functools.cache
+def commit() -> str:
+    """The commit, with a + behind it if the code differs from it."""
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+
+    name = git("rev-parse", "--short", "HEAD").stdout.strip()
+    changed = git("diff", "--quiet", "HEAD", "--", "src", "benchmarks/*.py").returncode
+    return (name or "unknown") + ("+" if name and changed else "")
+
+
 def provenance() -> dict[str, Any]:
     """Where and from what a result was measured."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    threads = torch.get_num_threads()
     return {
-        "commit": commit or "unknown",
+        "commit": commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
+        f"{threads} thread{'s' if threads > 1 else ''}",
     }

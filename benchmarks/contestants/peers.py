@@ -1,11 +1,7 @@
-"""Who takes part: tuned schedules on a grid of rates, rate-free peers, and ours.
-
-A contestant is built for one run and then only steps: ``after_backward`` follows ``backward()``.
-"""
+"""Rate-free optimisers and schedulers of others, each at its own defaults."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -13,79 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.contestants.base import NORM_BATCHES, Contestant, Steered, base_optimizer
 from benchmarks.tasks import Task
 from hdet import functional
 
-SCHEDULES: dict[str, Callable[..., float]] = {
-    "one_cycle": functional.one_cycle,
-    "hold_then_anneal": functools.partial(functional.hold_then_anneal, anneal=0.4),
-    "cosine": functional.cosine,
-}
-RATES = {
-    "adamw": [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1],
-    "sgd": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0],
-}
-WARMUP_PART = 0.05
-"""Of hold-then-anneal and cosine; one cycle brings its own."""
-
-
-class Contestant:
-    """An optimiser and what goes with it."""
-
-    def __init__(self, task: Task, model: nn.Module) -> None:
-        self.task = task
-        self.model = model
-
-    def after_backward(self, loss: torch.Tensor) -> None:
-        """Update the parameters."""
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        """Make the model what is to be judged."""
-
-    @property
-    def rates(self) -> list[float]:
-        """The rate of each parameter group now, for the record."""
-        return []
-
-    def clip(self) -> None:
-        """As the task says."""
-        if self.task.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.task.clip)
-
-
-def base_optimizer(task: Task, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-    """AdamW or SGD as the task has it."""
-    kind: type[Any] = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[task.family]
-    optimizer: torch.optim.Optimizer = kind(task.groups(model), lr=lr, **task.settings)
-    return optimizer
-
-
-class Scheduled(Contestant):
-    """One cell of the grid."""
-
-    def __init__(self, task: Task, model: nn.Module, schedule: str, lr: float) -> None:
-        super().__init__(task, model)
-        self.optimizer = base_optimizer(task, model, lr)
-        total = task.total_steps
-        warmup = {} if schedule == "one_cycle" else {"warmup_steps": int(WARMUP_PART * total)}
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer,
-            lambda step: SCHEDULES[schedule](min(step, total - 1), total, **warmup),
-        )
-
-    def after_backward(self, loss: torch.Tensor) -> None:
-        """A step of the optimiser and one of the scheduler."""
-        del loss
-        self.clip()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.scheduler.step()
-
-    @property
-    def rates(self) -> list[float]:
-        """From the scheduler."""
-        return [float(rate) for rate in self.scheduler.get_last_lr()]
+PEERS = ("schedulefree", "prodigy", "dadapt", "mechanic", "dog", "greedylr")
 
 
 class Peer(Contestant):
@@ -128,12 +56,34 @@ class Peer(Contestant):
                 norm.reset_running_stats()
                 norm.momentum = None
             with torch.no_grad():
-                for step in range(50):
+                for step in range(NORM_BATCHES):
                     self.task.loss(self.model, self.task.batch(step, 0))
 
 
+class Greedy(Steered):
+    """Transformers' GreedyLR at its defaults, on the optimiser's own, fed with each step's loss."""
+
+    def __init__(self, task: Task, model: nn.Module) -> None:
+        super().__init__(task, model)
+        self.optimizer = base_optimizer(task, model)
+        self._greedy = _class("transformers.optimization", "GreedyLR")(self.optimizer)
+        self.scheduler = self._greedy
+
+    def after_backward(self, loss: torch.Tensor) -> None:
+        """A step of the optimiser, and one of the scheduler that reads the loss."""
+        self.clip()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self._greedy.step(loss.item())
+
+
 def _class(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"this peer needs the package that has {module}; pip install 'hdet[bench]'"
+        ) from error
 
 
 def _peers(task: Task) -> dict[str, tuple[Callable[[Any], Any], bool]]:
@@ -177,18 +127,9 @@ def _peers(task: Task) -> dict[str, tuple[Callable[[Any], Any], bool]]:
     }
 
 
-PEERS = ("schedulefree", "prodigy", "dadapt", "mechanic", "dog")
-
-
-def build(name: str, task: Task, model: nn.Module) -> Contestant:
-    """The contestant of that name: ``schedule@rate`` or a peer."""
-    if "@" in name:
-        schedule, rate = name.split("@")
-        return Scheduled(task, model, schedule, float(rate))
+def peer(name: str, task: Task, model: nn.Module) -> Contestant:
+    """The peer of that name."""
+    if name == "greedylr":
+        return Greedy(task, model)
     make, schedule_on_top = _peers(task)[name]
     return Peer(task, model, make, schedule=schedule_on_top)
-
-
-def grid(task: Task) -> list[str]:
-    """The 21 cells."""
-    return [f"{schedule}@{rate:g}" for schedule in SCHEDULES for rate in RATES[task.family]]
