@@ -140,9 +140,9 @@ def render(results: Mapping[str, Any]) -> str:
         "",
         "<!-- Made by `python -m benchmarks render` from benchmarks/results/overhead.json. -->",
         "",
-        f"Commit {machine['commit']}, torch {machine['torch']}, {machine['machine']}. Whole runs on "
-        f"the same batches, with AutoLR and with PyTorch's LambdaLR, in turns of {WINDOW} steps;",
-        "the time of a turn is its median over the repeats, and fetching data is left out.",
+        f"Commit {machine['commit']}, torch {machine['torch']}, {machine['machine']}. Whole runs "
+        f"on the same batches, with AutoLR and with PyTorch's LambdaLR, in turns of {WINDOW} "
+        "steps; the time of a turn is its median over the repeats, and fetching data is left out.",
         "",
         f"| task | steps | repeats | a step with LambdaLR | with AutoLR | {' | '.join(names)} |",
         f"|---|---|---|---|---|{'---|' * len(names)}",

@@ -134,5 +134,6 @@ def _seconds_by_task(records: Iterable[dict[str, Any]]) -> dict[str, float]:
     for record in records:
         seconds[record["task"]].append(record["seconds"])
     return {
-        task: sum(own) / len(own) if (own := seconds[task]) else GUESSED_SECONDS for task in TASKS
+        task: max(sum(own) / len(own), 0.01) if (own := seconds[task]) else GUESSED_SECONDS
+        for task in TASKS
     }

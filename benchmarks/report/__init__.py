@@ -1,0 +1,21 @@
+"""From raw records to a page and its figures; needs the extra ``report``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import figures
+from benchmarks.report.page import page
+from benchmarks.report.results import Record, Results
+
+
+def write(records: Iterable[Record], costs: Mapping[str, Any], docs: Path) -> None:
+    """``results.md`` and ``figures/`` in that folder."""
+    results = Results(records)
+    drawn = figures.draw_all(results, docs / "figures")
+    (docs / "results.md").write_text(page(results, costs, drawn))
+
+
+__all__ = ["Results", "write"]

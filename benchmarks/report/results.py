@@ -1,0 +1,108 @@
+"""What the raw records say: losses by seed, the best of a grid, distances paired by seed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from benchmarks.contestants import SCHEDULES, column
+from benchmarks.runs import DIVERGED
+from benchmarks.tasks import TASKS
+
+Record = Mapping[str, Any]
+
+
+class Score(NamedTuple):
+    """Percent above a reference, over the seeds that both have."""
+
+    mean: float
+    std: float
+    """0 with one seed."""
+    num_seeds: int
+    num_diverged: int = 0
+    """Seeds without a loss; with any, mean and std are infinite."""
+    is_complete: bool = True
+    """Whether no other contestant has more seeds."""
+
+
+class Results:
+    """The records of a study, the last of each (task, contestant, seed)."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._records: dict[str, dict[str, dict[int, Record]]] = {}
+        for record in records:
+            own = self._records.setdefault(record["task"], {})
+            own.setdefault(record["contestant"], {})[record["seed"]] = record
+
+    @property
+    def num_seeds(self) -> int:
+        """The most seeds that anybody has anywhere."""
+        own = (len(seeds) for by_name in self._records.values() for seeds in by_name.values())
+        return max(own, default=0)
+
+    @property
+    def tasks(self) -> list[str]:
+        """Those with a record, in the order of `TASKS`."""
+        return [task for task in TASKS if task in self._records]
+
+    def contestants(self, task: str) -> list[str]:
+        """Those with a record on a task."""
+        return list(self._records.get(task, {}))
+
+    def records(self, task: str, contestant: str) -> list[Record]:
+        """By seed."""
+        own = self._records.get(task, {}).get(contestant, {})
+        return [own[seed] for seed in sorted(own)]
+
+    def losses(self, task: str, contestant: str) -> dict[int, float]:
+        """Validation loss by seed."""
+        return {r["seed"]: float(r["validation"]) for r in self.records(task, contestant)}
+
+    def best_cell(self, task: str, schedules: Iterable[str] = tuple(SCHEDULES)) -> str | None:
+        """The lowest mean among the cells with the most seeds; None without any.
+
+        A cell with one seed does not compete with those that have three: its luck would count.
+        """
+        cells = [cell for s in schedules for cell in column(TASKS[task].family, s)]
+        losses = {cell: own for cell in cells if (own := self.losses(task, cell))}
+        if not losses:
+            return None
+        most = max(map(len, losses.values()))
+        return min(
+            (cell for cell, own in losses.items() if len(own) == most),
+            key=lambda cell: statistics.fmean(losses[cell].values()),
+        )
+
+    def score(self, task: str, contestant: str, reference: str | None) -> Score | None:
+        """How far a contestant ends above a reference, paired by seed; None without a pair."""
+        own = self.losses(task, contestant)
+        other = {} if reference is None else self.losses(task, reference)
+        seeds = [s for s in own if s in other and other[s] < DIVERGED]
+        if not seeds:
+            return None
+        is_complete = len(seeds) == self.num_seeds
+        num_diverged = sum(own[seed] >= DIVERGED for seed in seeds)
+        if num_diverged:
+            return Score(float("inf"), float("inf"), len(seeds), num_diverged, is_complete)
+        ratios = [100.0 * (own[seed] / other[seed] - 1.0) for seed in seeds]
+        std = statistics.stdev(ratios) if len(ratios) > 1 else 0.0
+        return Score(statistics.fmean(ratios), std, len(seeds), 0, is_complete)
+
+    def is_ahead(self, task: str, contestant: str, other: str) -> bool | None:
+        """Whether its mean loss is lower over the seeds that both have; None without any."""
+        own, others = self.losses(task, contestant), self.losses(task, other)
+        seeds = own.keys() & others.keys()
+        if not seeds:
+            return None
+        return sum(own[seed] for seed in seeds) < sum(others[seed] for seed in seeds)
+
+    def origins(self) -> list[str]:
+        """Which commits, versions and machines the records come from, one line for each."""
+        counts: dict[str, int] = {}
+        for by_name in self._records.values():
+            for by_seed in by_name.values():
+                for r in by_seed.values():
+                    line = f"commit {r['commit']}, torch {r['torch']}, {r['machine']}"
+                    counts[line] = counts.get(line, 0) + 1
+        return [f"{line}: {count} runs" for line, count in counts.items()]

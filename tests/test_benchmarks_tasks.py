@@ -1,0 +1,100 @@
+"""The real tasks: batches by (seed, step), and what is said where their data is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.tasks import TASKS, Task, diamonds, flights, images
+
+from hdet.cli import byte_model
+
+
+def _images(prefix: str) -> tuple[torch.Tensor, ...]:
+    del prefix
+    return torch.arange(60_000).view(-1, 1, 1, 1).float(), torch.arange(60_000)
+
+
+def _flights() -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    columns = (torch.arange(20_000)[:, None], torch.arange(20_000.0), torch.zeros(20_000, 3))
+    return columns, columns
+
+
+def _diamonds() -> tuple[torch.Tensor, ...]:
+    return torch.arange(53_940.0)[:, None], torch.arange(53_940.0)
+
+
+@pytest.fixture
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbered rows in place of the data, so that a batch shows which rows it took."""
+    monkeypatch.setattr(images, "_split", _images)
+    monkeypatch.setattr(flights, "_split", _flights)
+    monkeypatch.setattr(diamonds, "_data", _diamonds)
+
+
+@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.parametrize("kind", TASKS.values(), ids=lambda kind: kind.name)
+def test_batches_are_a_function_of_seed_and_step(kind: type[Task]) -> None:
+    task, other = kind(), kind()
+    batch = task.batch(5, 1)
+    torch.rand(3)  # the global generator has no say
+    other.batch(9, 0)
+    for own, again in zip(batch, other.batch(5, 1), strict=True):
+        assert torch.equal(own, again)
+    assert not torch.equal(batch[0], task.batch(5, 2)[0])
+    assert not torch.equal(batch[0], task.batch(6, 1)[0])
+    beyond = task.batch(task.total_steps + 3, 1)  # where a probe looks
+    assert beyond[0].shape == batch[0].shape
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_an_epoch_shows_every_row_once() -> None:
+    steps = 60_000 // images.BATCH_SIZE
+    rows = torch.cat([images.Fashion().batch(step, 0)[1] for step in range(0, steps)])
+    assert len(rows.unique()) == len(rows)
+
+
+def _no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+
+def _no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "FOLDER", Path("nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("load", "hide", "remedy"),
+    [
+        (diamonds._data.__wrapped__, _no_package, r"diamonds .*pip install 'hdet\[bench\]'"),
+        (flights._rows, _no_package, r"flights .*pip install 'hdet\[bench\]'"),
+        (lambda: images._split.__wrapped__("train"), _no_folder, "apt-get install dataset-fashion"),
+    ],
+    ids=["diamonds", "flights", "images"],
+)
+def test_missing_data_says_what_to_install(
+    load: Callable[[], object],
+    hide: Callable[[pytest.MonkeyPatch], None],
+    remedy: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hide(monkeypatch)
+    with pytest.raises((ModuleNotFoundError, FileNotFoundError), match=remedy):
+        load()
+
+
+def test_the_language_model_needs_nothing_but_python() -> None:
+    train, held_out = byte_model.corpus(200_000)
+    assert len(train) > 0
+    assert len(held_out) > 0
+
+
+@pytest.mark.parametrize("kind", TASKS.values(), ids=lambda kind: kind.name)
+def test_groups_hold_every_parameter_once(kind: type[Task]) -> None:
+    model = kind().build()
+    held = [param for group in kind().groups(model) for param in group["params"]]
+    assert {id(p) for p in held} == {id(p) for p in model.parameters()}
+    assert len(held) == len(list(model.parameters()))
+    assert all("lr" not in group for group in kind().groups(model))
