@@ -54,8 +54,12 @@ type: setup
 docs: setup      ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-bench: setup     ## measure step() and converge() against their baselines
-	$(BIN)/python -m benchmarks
+bench: setup     ## measure all and render docs/performance.md and docs/results.md (over an hour)
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH) -e '.[dev,bench]'
+	$(BIN)/python -m benchmarks core
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks overhead
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks autolr
+	$(BIN)/python -m benchmarks render
 
 clean:           ## remove everything that the other targets made
 	rm -rf $(VENV) build dist site .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

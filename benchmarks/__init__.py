@@ -1,5 +1,6 @@
-"""Measurements of hdet against its baselines: ratios from interleaved runs, kept as JSON.
+"""Measurements of hdet: what it costs, and what it is worth against tuned and rate-free baselines.
 
-``python -m benchmarks`` measures and writes ``benchmarks/results/core.json``; ``python -m
-benchmarks render`` makes ``docs/performance.md`` from it.
+``python -m benchmarks core``, ``overhead`` and ``autolr`` write raw results to
+``benchmarks/results``; ``python -m benchmarks render`` makes ``docs/performance.md``,
+``docs/results.md`` and ``docs/figures`` from them.
 """

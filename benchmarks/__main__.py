@@ -67,9 +67,10 @@ def render(docs: Path, records: Path) -> None:
 
 
 def _measure(name: str) -> None:
+    commit = timing.commit()  # of the code that runs, whatever changes meanwhile
     measured = core.measure() if name == "core" else overhead.measure()
     RESULTS.mkdir(exist_ok=True)
-    results = {"provenance": timing.provenance(), **measured}
+    results = {"provenance": {**timing.provenance(), "commit": commit}, **measured}
     (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
 
 

@@ -6,6 +6,7 @@ and its neighbours the remaining seeds, and everybody who needs no rate all of t
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -133,7 +134,4 @@ def _seconds_by_task(records: Iterable[dict[str, Any]]) -> dict[str, float]:
     seconds: dict[str, list[float]] = defaultdict(list)
     for record in records:
         seconds[record["task"]].append(record["seconds"])
-    return {
-        task: max(sum(own) / len(own), 0.01) if (own := seconds[task]) else GUESSED_SECONDS
-        for task in TASKS
-    }
+    return {task: max(statistics.fmean(seconds[task] or [GUESSED_SECONDS]), 0.01) for task in TASKS}

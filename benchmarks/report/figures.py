@@ -159,7 +159,7 @@ def _means(
 
 def _limits(axes: Axes, values: Sequence[float]) -> None:
     """Losses far above the best would flatten all else: they leave the picture at its top."""
-    if values:
+    if len(set(values)) > 1:
         low = min(values)
         high = min(max(values), 1.6 * low)
         axes.set_ylim(low - 0.08 * (high - low), high + 0.04 * (high - low))
