@@ -59,7 +59,7 @@ def render(docs: Path, records: Path) -> None:
     from benchmarks import report  # needs matplotlib
 
     costs = _read("overhead")
-    page = core.render(_read("core") or {}) + overhead.render(costs)
+    page = core.render(_read("core")) + overhead.render(costs)
     docs.mkdir(parents=True, exist_ok=True)
     (docs / "performance.md").write_text(page)
     report.write(runs.load(records), costs, docs)

@@ -163,9 +163,11 @@ def measure() -> dict[str, Any]:
 
 def render(results: dict[str, Any]) -> str:
     """The page that shows them."""
+    if not results:
+        return "# What it costs\n"
     machine = results["provenance"]
     lines = [
-        "# What the core costs",
+        "# What it costs",
         "",
         "<!-- Made by `python -m benchmarks render` from benchmarks/results/core.json. -->",
         "",

@@ -15,6 +15,7 @@ import hdet
 ROOT = Path(hdet.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 TESTS = sorted(Path(__file__).parent.rglob("*.py"))
+BENCHMARKS = sorted((Path(__file__).parent.parent / "benchmarks").rglob("*.py"))
 STAGES = ("signals", "controllers", "hyperparameters", "replicas", "converge")
 
 # Who may import whom, besides errors, checks and tensors, which anybody may.
@@ -103,7 +104,7 @@ def _code(path: Path) -> str:
     return "\n".join(ast.unparse(n) for n in nodes if isinstance(n, ast.Import | ast.ImportFrom))
 
 
-@pytest.mark.parametrize("path", [*FILES, *TESTS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*FILES, *TESTS, *BENCHMARKS], ids=lambda path: path.stem)
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text()
     assert len(text.splitlines()) <= 400
@@ -137,7 +138,7 @@ def test_equations_are_cited_by_number() -> None:
 
 
 def test_source_is_ascii() -> None:
-    for path in FILES:
+    for path in [*FILES, *BENCHMARKS]:
         assert path.read_text().isascii(), path
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import benchmarks.__main__ as entry
 import pytest
 import torch
-from benchmarks import overhead, runs, study
+from benchmarks import core, overhead, runs, study
 from benchmarks.contestants import PEERS, build, grid, ours, with_neighbours
 from benchmarks.contestants.greedy import CycleProduct
 from benchmarks.runs import Job, perform, perform_all, recorded_steps
@@ -241,6 +241,7 @@ def test_overhead_is_that_of_whole_runs_in_turns() -> None:
     )
     assert "| tiny | 200 | 3 |" in page
     assert overhead.render({}) == ""
+    assert core.render({}).startswith("# ")
 
 
 def test_overhead_takes_autolr_and_torch_on_the_same_batches() -> None:

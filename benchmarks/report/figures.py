@@ -34,7 +34,7 @@ STYLES = {"one_cycle": (ORANGE, "o"), "hold_then_anneal": (SKY, "s"), "cosine": 
 LABELS = {"one_cycle": "one cycle", "hold_then_anneal": "hold, anneal", "cosine": "cosine"}
 SIZE = (4.4, 3.1)
 DPI = 150
-NUM_COLOURS = 48
+NUM_COLOURS = 64
 SETTINGS: dict[Any, Any] = {
     "font.size": 9.5,
     "axes.spines.top": False,

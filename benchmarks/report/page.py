@@ -49,8 +49,8 @@ OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks autolr
 ```
 
 A run that is in the file already is not done again, so the command can be interrupted. `--task`,
-`--contestants` and `--seeds` make it shorter; `--redo` runs again what is there. On CPUs of
-another make the last digits differ.
+`--contestants` and `--seeds` make it shorter; `--redo` runs again what is there, for example after
+a change of `hdet`. On CPUs of another make the last digits differ.
 """
 PEERS_TEXT = """\
 Peers: Schedule-Free and DoG hold their rate, Prodigy, D-Adapt and Mechanic are annealed by a

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from benchmarks.contestants import SCHEDULES, column
+from benchmarks.contestants import OURS, PEERS, SCHEDULES, column
 from benchmarks.runs import DIVERGED
 from benchmarks.tasks import TASKS
 
@@ -99,10 +99,20 @@ class Results:
 
     def origins(self) -> list[str]:
         """Which commits, versions and machines the records come from, one line for each."""
-        counts: dict[str, int] = {}
+        counts: dict[str, dict[str, int]] = {}
         for by_name in self._records.values():
-            for by_seed in by_name.values():
+            for name, by_seed in by_name.items():
                 for r in by_seed.values():
                     line = f"commit {r['commit']}, torch {r['torch']}, {r['machine']}"
-                    counts[line] = counts.get(line, 0) + 1
-        return [f"{line}: {count} runs" for line, count in counts.items()]
+                    own = counts.setdefault(line, {})
+                    own[_kind(name)] = own.get(_kind(name), 0) + 1
+        return [
+            f"{line}: {', '.join(f'{count} runs of {kind}' for kind, count in own.items())}"
+            for line, own in counts.items()
+        ]
+
+
+def _kind(name: str) -> str:
+    if "@" in name:
+        return "the grid"
+    return "peers" if name in PEERS else "AutoLR" if name in OURS else "ablations"
