@@ -100,8 +100,9 @@ def schedules(results: Results, task: str, axes: Axes) -> bool:
 
 
 def _schedule(record: Record) -> tuple[list[int], list[float]]:
-    """Steps and the largest group's rate, while it is above 0."""
-    points = [(step, max(own)) for step, _, own in record["curve"] if own and max(own) > 0.0]
+    """Steps and the largest group's rate; at the end it is almost 0, which no axis has room for."""
+    inside = record["curve"][:-1]
+    points = [(step, max(own)) for step, _, own in inside if own and max(own) > 0.0]
     return [step for step, _ in points], [rate for _, rate in points]
 
 
