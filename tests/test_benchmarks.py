@@ -80,6 +80,14 @@ def test_the_probe_looks_at_batches_beyond_the_end() -> None:
     assert torch.equal(first[0], Tiny().batch(Tiny.total_steps, 3)[0])
 
 
+@pytest.mark.parametrize("task", ["tiny", "two_groups"])
+def test_the_probe_is_asked_once_cycles_are_long_enough(task: str) -> None:
+    plain, probed = (
+        perform(Job(task, name, 0, 400))["validation"] for name in ("autolr", "autolr_probe")
+    )
+    assert plain != probed
+
+
 def test_the_greedy_signal_is_the_product_with_the_path_of_the_cycle() -> None:
     torch.manual_seed(0)
     params = [torch.randn(4, requires_grad=True), torch.randn(3, requires_grad=True)]
