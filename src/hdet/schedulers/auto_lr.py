@@ -67,7 +67,7 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
         optimizer: torch.optim.Optimizer,
         total_steps: int | None = None,
         probe: Probe | None = None,
-        anneal: float = 0.5,
+        anneal: float = 0.4,
         last_epoch: int = -1,
         *,
         relative_rates: bool = True,
@@ -84,7 +84,7 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
         rates = checked_rates(optimizer, spread_ratio)
         self.total_steps = checked_total_steps(total_steps)
         part = checks.real(
-            "anneal", anneal, low=0.0, high=1.0, high_open=True, remedy="the default is 0.5"
+            "anneal", anneal, low=0.0, high=1.0, high_open=True, remedy="the default is 0.4"
         )
         checked_model(model)
         control = _checked_controller(controller, self.total_steps, probe)
