@@ -36,8 +36,8 @@ GUESSED_SECONDS = 10.0
 def chosen(text: str) -> list[str]:
     """Names from a comma-separated list, in which an ablation may have commas of its own.
 
-    >>> chosen("grid,autolr:fall=1.0,doubt=0.0,dog")
-    ['grid', 'autolr:fall=1.0,doubt=0.0', 'dog']
+    >>> chosen("grid,autolr:patience=9.0,doubt=0.0,dog")
+    ['grid', 'autolr:patience=9.0,doubt=0.0', 'dog']
     """
     names: list[str] = []
     for item in filter(None, text.split(",")):

@@ -73,6 +73,7 @@ class Run:
     def __init__(self, total_steps: int | None = 120, kind: str = "AdamW", **settings: Any) -> None:
         self.model = model_of()
         self.optimizer = optimizer_of(self.model, kind)
+        settings = {"anneal": 0.5, **settings}
         self.scheduler = hdet.AutoLR(self.optimizer, total_steps, **settings)
 
     def train(self, steps: range, *, with_loss: bool = False) -> list[list[float]]:

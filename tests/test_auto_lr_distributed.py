@@ -21,7 +21,7 @@ def on_a_rank(rank: int, size: int, kind: str, settings: dict[str, Any]) -> dict
     model = auto.model_of()
     optimizer = auto.optimizer_of(model, kind)
     wrapped = nn.parallel.DistributedDataParallel(model)
-    scheduler = hdet.AutoLR(optimizer, S, **settings)
+    scheduler = hdet.AutoLR(optimizer, S, **{"anneal": 0.5, **settings})
     rates, bases = [], []
     part = slice(rank * SIZE // size, (rank + 1) * SIZE // size)
     for step in range(S):
@@ -80,7 +80,7 @@ def with_settings_of_its_own(rank: int) -> str:
     model = auto.model_of()
     optimizer = auto.optimizer_of(model)
     controller = hdet.LongHorizonController(stride=0.6 + 0.1 * rank)
-    scheduler = hdet.AutoLR(optimizer, S, controller=controller)
+    scheduler = hdet.AutoLR(optimizer, S, controller=controller, anneal=0.5)
     auto.loss_of(model, 0).backward()
     optimizer.step()
     try:
@@ -126,7 +126,7 @@ def on_virtual_replicas(
     model = auto.model_of()
     optimizer = auto.optimizer_of(model, kind)
     scheduler = hdet.AutoLR(
-        optimizer, steps, replicas=hdet.VirtualReplicas(num_replicas), **settings
+        optimizer, steps, anneal=0.5, replicas=hdet.VirtualReplicas(num_replicas), **settings
     )
     ensemble = scheduler.ensemble
     rates, apart = [], 0

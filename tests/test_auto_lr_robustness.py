@@ -14,20 +14,21 @@ from tests import auto, quadratics
 
 NONE = torch.zeros(0, dtype=torch.float64)
 BOUND = math.log(1.5)
+PATIENCE = hdet.LongHorizonController().patience
 
 
 @functools.cache
-def walks_on_noise(fall: float, *, num_seeds: int = 200, num_cycles: int = 400) -> torch.Tensor:
+def walks_on_noise(patience: float, *, num_seeds: int = 200, num_cycles: int = 400) -> torch.Tensor:
     """The log of the value after each cycle ``[seeds, cycles]``, from a value of 1.
 
     A cycle's trend is made as the signal makes it, of 16 samples whose two parts mean nothing;
     `test_the_signals_own_noise_is_as_assumed` says that they are like this.
     """
     generator = torch.Generator().manual_seed(0)
-    controller = hdet.LongHorizonController(fall=fall)
+    controller = hdet.LongHorizonController(patience=patience)
     walks = []
     for _ in range(num_seeds):
-        state, base = {"climbing": 0.0, "resume_step": 0.0}, 1.0
+        state, base = {**hdet.LongHorizonController().init(), "climbing": 0.0}, 1.0
         drawn = torch.randn(2, num_cycles, 16, generator=generator, dtype=torch.float64)
         slopes = drawn[0] + 0.1 * drawn[1]
         scales = drawn[0].mean(1).abs() + 0.1 * drawn[1].mean(1).abs()
@@ -42,32 +43,31 @@ def walks_on_noise(fall: float, *, num_seeds: int = 200, num_cycles: int = 400) 
 
 
 def test_pure_noise_never_takes_the_rate_out_of_the_positive_numbers() -> None:
-    for fall in (0.5, 1.0):
-        assert walks_on_noise(fall).isfinite().all()
+    for patience in (PATIENCE, 1e9):
+        assert walks_on_noise(patience).isfinite().all()
 
 
-@pytest.mark.xfail(strict=True, reason="0 % of 200 runs: they end e^14.5 higher, s.d. e^3.0")
 def test_pure_noise_leaves_the_rate_within_a_factor_of_three_halves() -> None:
-    inside = (walks_on_noise(0.5).abs() <= BOUND).all(dim=1).double().mean()
+    inside = (walks_on_noise(PATIENCE)[:, -1].abs() <= BOUND).double().mean()
     assert inside >= 0.95
 
 
-def test_it_is_the_shorter_fall_that_makes_noise_drift_upward() -> None:
-    ends = {fall: walks_on_noise(fall)[:, -1] for fall in (0.5, 1.0)}
-    error = float(ends[1.0].std()) / math.sqrt(200)
-    assert abs(float(ends[1.0].mean())) < 3.0 * error, "symmetric steps drift nowhere"
-    assert 12.0 < float(ends[0.5].mean()) < 17.0
-    assert 3.0 < float(ends[1.0].std()) < 5.0, "they diffuse: 0.2 a cycle"
+def test_without_shortening_strides_noise_would_carry_it_off() -> None:
+    """Negative control."""
+    ends = walks_on_noise(1e9)[:, -1]
+    error = float(ends.std()) / math.sqrt(200)
+    assert abs(float(ends.mean())) < 3.0 * error, "symmetric steps drift nowhere"
+    assert (ends.abs() <= BOUND).double().mean() < 0.5, "but they diffuse"
 
 
 def test_cycles_of_a_real_run_are_too_few_to_diffuse_as_far() -> None:
     """Cycles grow by a tenth: 10 000 steps after a climb of 100 have 42 of them."""
     controller, step, cycles = hdet.LongHorizonController(), 200, 0
     while step < 10_000:
-        step += controller.next_cycle_steps({"climbing": 0.0, "resume_step": 0.0}, step)
+        step += controller.next_cycle_steps({**hdet.LongHorizonController().init(), "climbing": 0.0}, step)
         cycles += 1
     assert cycles == 42
-    assert float(walks_on_noise(1.0)[:, cycles - 1].std()) < 1.5
+    assert float(walks_on_noise(1e9)[:, cycles - 1].std()) < 1.5
 
 
 def significances_of_noise(kind: str, seed: int, num_cycles: int = 25) -> list[float]:

@@ -132,7 +132,7 @@ def test_per_group_and_tensor_rates_go_on_too() -> None:
             ],
             foreach=False,
         )
-        run.scheduler = hdet.AutoLR(run.optimizer, S, per_group=True)
+        run.scheduler = hdet.AutoLR(run.optimizer, S, per_group=True, anneal=0.5)
         return run
 
     whole, resumed = build(), build()

@@ -53,7 +53,7 @@ def test_a_contestant_trains_and_repeats_itself(name: str, task: str) -> None:
 
 def test_an_ablation_of_nothing_is_autolr_itself() -> None:
     # Also a guard: what `changed` passes must stay what AutoLR passes on its own.
-    for setting in ("doubt=1.4", "noise_price=0.1", "anneal=0.5", "doubt=1.4,noise_price=0.1"):
+    for setting in ("doubt=2.5", "noise_price=0.1", "anneal=0.4", "doubt=2.5,noise_price=0.1"):
         assert loss_of(f"autolr:{setting}") == loss_of("autolr")
     assert loss_of("autolr:anneal=0.1") != loss_of("autolr")
     assert loss_of("autolr:start_value=1e-2") != loss_of("autolr")
@@ -67,9 +67,9 @@ def test_every_ablation_of_the_list_can_be_built_and_is_explained() -> None:
 
 
 def test_settings_go_to_whoever_has_them() -> None:
-    settings = ours.changed("older_window=2.0,fall=1.0,anneal=0.4", 300)
+    settings = ours.changed("older_window=2.0,patience=9.0,anneal=0.4", 300)
     assert settings["signal"].older_window == 2.0
-    assert settings["controller"].fall == 1.0
+    assert settings["controller"].patience == 9.0
     assert settings["anneal"] == 0.4
     with pytest.raises(ValueError, match=r"GradientProduct.*got \['colour'\]"):
         ours.changed("colour=3", 300)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hdet
-from hdet.functional import significance_step
+from hdet.functional import certainty, significance_step
 
 NONE = torch.zeros(0, dtype=torch.float64)
 
@@ -30,7 +30,7 @@ def compared(values: list[float], losses: list[float]) -> hdet.Evidence:
     return hdet.Evidence(0, *tensors)
 
 
-BALANCING = {"climbing": 0.0, "resume_step": 0.0}
+BALANCING = {"climbing": 0.0, "resume_step": 0.0, "quiet_cycles": 0.0}
 
 
 class TestLongHorizon:
@@ -45,7 +45,7 @@ class TestLongHorizon:
         assert step == 20
         state, moved = controller.update(state, base, told(24, trend_of(alignment=0.01)))
         assert moved == pytest.approx(0.7 * base)
-        assert state == {"climbing": 0.0, "resume_step": 48.0}
+        assert state == {"climbing": 0.0, "resume_step": 48.0, "quiet_cycles": 0.0}
 
     def test_it_leaps_while_hardly_anything_moves(self) -> None:
         controller = hdet.LongHorizonController()
@@ -83,31 +83,47 @@ class TestLongHorizon:
             assert controller.update(state, 1.0, told(step, trend_of(-9.0))) == (state, 1.0)
         assert controller.update(state, 1.0, told(132, trend_of(-9.0)))[1] > 1.0
 
-    @given(st.floats(-2, 2), st.floats(0, 2), st.floats(0.01, 2), st.floats(1e-6, 10))
-    def test_the_balance_is_a_significance_step_shortened_downward(
-        self, slope: float, stderr: float, scale: float, base: float
+    @given(
+        st.floats(-2, 2), st.floats(0, 2), st.floats(0.01, 2), st.floats(1e-6, 10), st.floats(0, 50)
+    )
+    def test_the_balance_is_a_significance_step_in_strides_that_shorten(
+        self, slope: float, stderr: float, scale: float, base: float, quiet: float
     ) -> None:
-        controller = hdet.LongHorizonController(stride=0.5, fall=0.25, doubt=1.0)
+        controller = hdet.LongHorizonController(stride=0.5, doubt=1.0, patience=5.0)
         trend = trend_of(slope, stderr=stderr, scale=scale)
-        state, found = controller.update(BALANCING, base, told(500, trend))
-        change = significance_step(slope, stderr, scale=scale, stride=0.5, doubt=1.0)
-        expected = base * math.exp(change if change > 0.0 else 0.25 * change)
-        assert state == BALANCING
-        assert found == pytest.approx(expected, rel=1e-12)
+        before = {**BALANCING, "quiet_cycles": quiet}
+        state, found = controller.update(before, base, told(500, trend))
+        stride = 0.5 / (1.0 + quiet / 5.0)
+        change = significance_step(slope, stderr, scale=scale, stride=stride, doubt=1.0)
+        assert found == pytest.approx(base * math.exp(change), rel=1e-12)
+        certain = certainty(slope, stderr, doubt=1.0)
+        assert state["quiet_cycles"] == pytest.approx(max(0.0, quiet + 1.0 - 3.0 * certain))
+
+    def test_evidence_lengthens_the_strides_again(self) -> None:
+        controller = hdet.LongHorizonController()
+        state = {**BALANCING, "quiet_cycles": 12.0}
+        strides = []
+        for _ in range(8):
+            state, moved = controller.update(state, 1.0, told(500, trend_of(-1.0, stderr=0.01)))
+            strides.append(math.log(moved))
+        assert strides == sorted(strides)
+        assert strides[0] == pytest.approx(0.15, rel=1e-3)
+        assert strides[-1] == pytest.approx(0.6, rel=1e-3)
 
     def test_cycles_grow_with_the_run(self) -> None:
         controller = hdet.LongHorizonController()
         found = [controller.next_cycle_steps(BALANCING, step) for step in (20, 100, 1000, 12345)]
         assert found == [10, 10, 100, 1234]
 
-    @pytest.mark.parametrize("state", [{"climbing": 1.0, "resume_step": 0.0}, BALANCING])
+    @pytest.mark.parametrize("state", [{**BALANCING, "climbing": 1.0}, BALANCING])
     def test_without_a_trend_or_a_number_nothing_moves_when_balancing(
         self, state: dict[str, float]
     ) -> None:
         controller = hdet.LongHorizonController()
         assert controller.update(state, 0.3, told(50, None)) == (state, 0.3)
         nothing = told(50, trend_of(math.nan))
-        assert controller.update(BALANCING, 0.3, nothing) == (BALANCING, 0.3)
+        quiet = {**BALANCING, "quiet_cycles": 1.0}
+        assert controller.update(BALANCING, 0.3, nothing) == (quiet, 0.3)
 
     def test_it_finds_the_balance_in_a_closed_loop(self) -> None:
         """Progress falls and noise grows with the rate; they cancel at 0.5."""

@@ -35,7 +35,7 @@ class TestSignificanceStep:
     ) -> None:
         z = slope / stderr
         one_sided = max(-1.0, min(1.0, slope / scale))
-        expected = -0.6 * one_sided * z**2 / (z**2 + doubt**2)
+        expected = -0.6 * one_sided * z**4 / (z**4 + doubt**4)
         found = step_of(slope, stderr, scale, doubt=doubt)
         assert found == pytest.approx(expected, rel=1e-12, abs=1e-300)
 

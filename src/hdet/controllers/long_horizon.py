@@ -5,12 +5,13 @@ that the parameters have just come, once they have moved at all. That climb is t
 
 *Balance.* From then on, once a cycle,
 
-$\log h \gets \log h - \kappa \, \frac{s}{|s|_{scale}} \, \frac{z^2}{z^2 + z_0^2}$,
+$\log h \gets \log h - \frac{\kappa}{1 + q / K} \, \frac{s}{|s|} \, \frac{z^4}{z^4 + z_0^4}$,
 
-s being the signal's slope, |s|_scale the sum of the magnitudes of its parts and z its
-significance: how far the two parts are from balance, believed as far as it is certain. Pure noise
-moves nothing on average, a clear signal moves the rate by e^kappa a cycle. Cycles grow with the
-step, so that a decision always rests on a fixed fraction of the run so far.
+s being the signal's slope, |s| the sum of the magnitudes of its parts, z its significance and q the
+number of quiet cycles lately: how far the two parts are from balance, believed as far as it is
+certain, in strides that shorten while nothing is. A clear signal moves the rate by up to e^kappa a
+cycle; pure noise moves it by a bounded amount however long it lasts. Cycles grow with the step, so
+that a decision always rests on a fixed fraction of the run so far.
 
 *Freeze.* For an anneal the value must be left alone: `hdet.Ensemble.freeze`.
 """
@@ -21,6 +22,9 @@ import math
 
 from hdet import checks, functional
 from hdet.controllers.base import AbstractController, Evidence
+
+_FORGOTTEN = 3.0
+"""Quiet cycles that a fully significant one makes up for, itself included."""
 
 
 class LongHorizonController(AbstractController):
@@ -39,9 +43,10 @@ class LongHorizonController(AbstractController):
         back_off: factor on the value where the climb turns, in (0, 1]: it has gone a bit far.
         settle: the first decision waits until this multiple of the climb's steps, at least 1.
         stride: kappa, the largest step of the log of the value in a cycle.
-        fall: steps down are shortened by this factor, in (0, 1]: early in a run, before there is
-            progress to see, noise alone would take the value down.
         doubt: z_0, the significance at which half a step is taken.
+        patience: K, the cycles without significant evidence after which strides are half as long,
+            above 0. Noise then moves the value by a finite amount, however long it goes on; three
+            of them are forgotten for each significant cycle.
         cycle_steps: shortest cycle after the climb, at least 3.
         cycle_growth: a cycle's length as a fraction of the steps so far.
     """
@@ -58,8 +63,8 @@ class LongHorizonController(AbstractController):
         back_off: float = 0.7,
         settle: float = 2.0,
         stride: float = 0.6,
-        fall: float = 0.5,
-        doubt: float = 1.4,
+        doubt: float = 2.5,
+        patience: float = 4.0,
         cycle_steps: int = 10,
         cycle_growth: float = 0.1,
     ) -> None:
@@ -86,10 +91,10 @@ class LongHorizonController(AbstractController):
         )
         self.settle = checks.real("settle", settle, low=1.0, remedy="the default is 2.0")
         self.stride = checks.real("stride", stride, low=0.0, remedy="the default is 0.6")
-        self.fall = checks.real(
-            "fall", fall, low=0.0, high=1.0, low_open=True, remedy="the default is 0.5"
+        self.doubt = checks.real("doubt", doubt, low=0.0, remedy="the default is 2.5")
+        self.patience = checks.real(
+            "patience", patience, low=0.0, low_open=True, remedy="the default is 4.0"
         )
-        self.doubt = checks.real("doubt", doubt, low=0.0, remedy="the default is 1.4")
         self.cycle_steps = checks.integer(
             "cycle_steps", cycle_steps, minimum=3, remedy="the default is 10"
         )
@@ -114,7 +119,7 @@ class LongHorizonController(AbstractController):
 
     def init(self) -> dict[str, float]:
         """Climbing."""
-        return {"climbing": 1.0, "resume_step": 0.0}
+        return {"climbing": 1.0, "resume_step": 0.0, "quiet_cycles": 0.0}
 
     def update(
         self, state: dict[str, float], base: float, evidence: Evidence
@@ -130,16 +135,24 @@ class LongHorizonController(AbstractController):
             hardly_moved = trend.moved < self.leap_below
             if (trend.alignment >= 0.0 and not hardly_moved) or too_long:
                 wait = max(step, int(self.settle * step))
-                return {"climbing": 0.0, "resume_step": float(wait)}, base * self.back_off
+                turned = {**state, "climbing": 0.0, "resume_step": float(wait)}
+                return turned, base * self.back_off
             # NaN, from gradients of zero, is no reason to stop either.
             stride = self.leap_stride if hardly_moved else self.climb_stride
             return state, base * math.exp(stride)
         if step <= state["resume_step"]:
             return state, base
+        certain = functional.certainty(trend.slope, trend.stderr, doubt=self.doubt)
+        quiet = state["quiet_cycles"]
         change = functional.significance_step(
-            trend.slope, trend.stderr, scale=trend.scale, stride=self.stride, doubt=self.doubt
+            trend.slope,
+            trend.stderr,
+            scale=trend.scale,
+            stride=self.stride / (1.0 + quiet / self.patience),
+            doubt=self.doubt,
         )
-        return state, base * math.exp(change * (self.fall if change < 0.0 else 1.0))
+        quiet = max(0.0, quiet + 1.0 - _FORGOTTEN * certain)
+        return {**state, "quiet_cycles": quiet}, base * math.exp(change)
 
     def next_cycle_steps(self, state: dict[str, float], step: int) -> int:
         """Short while climbing; then until it has settled; then a fraction of the run so far."""

@@ -108,10 +108,33 @@ def base_decay(
     return 1.0 - kept
 
 
+def certainty(slope: float, stderr: float, *, doubt: float) -> float:
+    r"""How far a slope's sign is believed: $z^4 / (z^4 + z_0^4)$, $z = s / se$, from 0 to 1.
+
+    Half at z = z_0, next to nothing for what noise alone often shows: with z_0 = 2.5, z = 1 counts
+    for 2.5 %. A slope that is not a finite number, or none, counts for 0.
+
+    Args:
+        slope: s.
+        stderr: its standard error, at least 0.
+        doubt: z_0, at least 0.
+
+    >>> certainty(2.0, 1.0, doubt=2.0), certainty(1.0, 0.0, doubt=2.0)
+    (0.5, 1.0)
+    """
+    doubt = checks.real("doubt", doubt, low=0.0, remedy="the significance that counts for half")
+    if not (math.isfinite(slope) and math.isfinite(stderr)) or slope == 0.0:
+        return 0.0
+    # Without dividing by an error of zero, or by a power that is zero.
+    ratio = doubt * stderr / slope
+    square = ratio * ratio
+    return 1.0 / (1.0 + square * square)
+
+
 def significance_step(
     slope: float, stderr: float, *, scale: float, stride: float, doubt: float
 ) -> float:
-    r"""The change of a log value: $-\kappa \frac{s}{|s|} \frac{z^2}{z^2 + z_0^2}$, $z = s / se$.
+    r"""The change of a log value: $-\kappa \frac{s}{|s|} \frac{z^4}{z^4 + z_0^4}$, $z = s / se$.
 
     |s| being ``scale``. As large as the slope is one-sided, and believed as far as it is certain:
     at most ``stride``, half of that at z = z_0, nothing for pure noise on average. A slope that is
@@ -130,9 +153,9 @@ def significance_step(
     -0.25
     """
     stride = checks.real("stride", stride, low=0.0, remedy="the largest change of a log value")
-    doubt = checks.real("doubt", doubt, low=0.0, remedy="the significance that moves half as far")
-    if not all(map(math.isfinite, (slope, stderr, scale))) or slope == 0.0 or scale <= 0.0:
+    if not math.isfinite(scale) or scale <= 0.0:
         return 0.0
-    # z^2 / (z^2 + z_0^2) without dividing by an error of zero, or by a square that is zero.
-    ratio = doubt * stderr / slope
-    return -stride * max(-1.0, min(1.0, slope / scale)) / (1.0 + ratio * ratio)
+    believed = certainty(slope, stderr, doubt=doubt)
+    if believed == 0.0:
+        return 0.0
+    return -stride * max(-1.0, min(1.0, slope / scale)) * believed
