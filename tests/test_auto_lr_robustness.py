@@ -83,7 +83,7 @@ def significances_of_noise(kind: str, seed: int, num_cycles: int = 25) -> list[f
         for _ in range(16):
             param.grad = torch.randn(24, generator=generator)
             optimizer.step()
-        (trend,) = signal.trends([signal.statistics(1).tolist()], independent=False)
+        (trend,) = signal.trends([signal.statistics().tolist()], independent=False)
         if cycle > 3:
             found.append(trend.slope / trend.stderr)
     return found

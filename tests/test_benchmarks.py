@@ -105,7 +105,7 @@ def test_the_greedy_signal_is_the_product_with_the_path_of_the_cycle() -> None:
             here = torch.cat([p.detach() for p in params])
             products.append(float(gradient @ (here - start)))
             optimizer.step()
-    trends = signal.trends([signal.statistics(1).tolist()], independent=True)
+    trends = signal.trends([signal.statistics().tolist()], independent=True)
     expected = torch.tensor(products)
     assert len(trends) == 2
     assert trends[0].slope == pytest.approx(float(expected.mean()), rel=1e-5)

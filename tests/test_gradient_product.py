@@ -295,7 +295,7 @@ def test_one_step_is_too_few_for_a_slope() -> None:
     signal.reset(1)
     param.grad = torch.ones(2)
     optimizer.step()
-    (trend,) = signal.trends([signal.statistics(1).tolist()], independent=False)
+    (trend,) = signal.trends([signal.statistics().tolist()], independent=False)
     assert all(math.isnan(own) for own in tuple(trend)[:5])
     assert signal.trends([], independent=False) == []
 

@@ -40,9 +40,10 @@ class CycleProduct(hdet.AbstractSignal):
         optimizer: torch.optim.Optimizer,
         groups: Sequence[int],
         rate: Callable[[int], float],
+        num_processes: int = 1,
     ) -> None:
         """Follow the optimiser's steps."""
-        del rate
+        del rate, num_processes
         self._num_groups = len(groups)
         self._params = [p for group in groups for p in optimizer.param_groups[group]["params"]]
         optimizer.register_step_pre_hook(self._before_step)
@@ -60,9 +61,8 @@ class CycleProduct(hdet.AbstractSignal):
         self._samples = []
         self._start = [param.detach().clone() for param in self._params] if num_steps else []
 
-    def statistics(self, num_replicas: int) -> torch.Tensor:
+    def statistics(self) -> torch.Tensor:
         """Slope, the variance of its mean, alignment, and how far the cycle has moved."""
-        del num_replicas
         if len(self._samples) < 2:
             return torch.full((4,), math.nan)
         slope, cosine, moved = torch.stack(self._samples).double().unbind(dim=1)

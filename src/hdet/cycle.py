@@ -321,7 +321,9 @@ class Ensemble:
     def _follow_gradients(self) -> None:
         arguments.check_signal_serves(self.signal, self.controller)
         groups = [h.rate_group for h in self.hyperparameters if h.rate_group is not None]
-        self.signal.attach(self.optimizer, groups, WeakMethod(self._values.rate))
+        num_processes = self.num_replicas // self.replicas.num_local
+        rate = WeakMethod(self._values.rate)
+        self.signal.attach(self.optimizer, groups, rate, num_processes)
 
     def _refuse_inside_loop(self, call: str) -> None:
         """A replica's parameters stand in the module there, and leaving the loop replaces them."""

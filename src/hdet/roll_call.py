@@ -62,9 +62,7 @@ def roll_call(
         fingerprint = selection.fingerprint()
     own = [step, fingerprint, state_differs, intake.num_observed]
     own_L4 = loss_L.new_tensor(own).expand(num_local, 4)
-    statistics_K = (
-        intake.statistics(replicas.num_replicas // num_local).to(loss_L).expand(num_local, -1)
-    )
+    statistics_K = intake.statistics().to(loss_L).expand(num_local, -1)
     row = torch.cat([own_L4, loss_L[:, None], finite_L[:, None], statistics_K], dim=1)
     rows_R6, statistics_RK = _split(replicas.gather(row).tolist())
     agreement.check_same("the number of steps taken", [int(row[0]) for row in rows_R6])

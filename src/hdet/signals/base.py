@@ -52,6 +52,7 @@ class AbstractSignal(abc.ABC):
         optimizer: torch.optim.Optimizer,
         groups: Sequence[int],
         rate: Callable[[int], float],
+        num_processes: int = 1,
     ) -> None:
         """Get to know the training, once, before its first step.
 
@@ -59,8 +60,9 @@ class AbstractSignal(abc.ABC):
             optimizer: whose steps may be followed.
             groups: the parameter groups whose rates are controlled.
             rate: position in ``groups`` -> that group's rate now, read without waiting.
+            num_processes: how many measure the same cycle and can share the work.
         """
-        del optimizer, groups, rate
+        del optimizer, groups, rate, num_processes
 
     @abc.abstractmethod
     def observe(self, losses_L: torch.Tensor) -> None:
@@ -70,9 +72,8 @@ class AbstractSignal(abc.ABC):
     def measure(self, num_local: int, device: torch.device) -> torch.Tensor:
         """Each local replica's mean training loss ``[L]`` on ``device``, NaN if it has none."""
 
-    def statistics(self, num_replicas: int) -> torch.Tensor:
+    def statistics(self) -> torch.Tensor:
         """Further numbers ``[K]`` of this process for `trends`; none by default."""
-        del num_replicas
         return torch.empty(0)
 
     def trends(

@@ -110,8 +110,10 @@ class GradientProduct(AbstractSignal):
         optimizer: torch.optim.Optimizer,
         groups: Sequence[int],
         rate: Callable[[int], float],
+        num_processes: int = 1,
     ) -> None:
         """Follow the optimiser's steps."""
+        del num_processes
         self._optimizer, self._rate = optimizer, rate
         self._trails = [
             Trail(
@@ -137,9 +139,8 @@ class GradientProduct(AbstractSignal):
         """The mean loss of each local replica, where losses were handed over."""
         return self._loss.measure(num_local, device)
 
-    def statistics(self, num_replicas: int) -> torch.Tensor:
+    def statistics(self) -> torch.Tensor:
         """`num_columns` of each group, or of all of them together."""
-        del num_replicas
         return self._statistics().flatten()
 
     @property

@@ -59,9 +59,9 @@ class Intake:
         """What the signal says of the cycle so far, ``[L]`` on ``device``."""
         return self.signal.measure(self._num_local, device)
 
-    def statistics(self, num_processes: int) -> torch.Tensor:
-        """What else the signal says of it, ``[K]``, if as many processes share the work."""
-        return self.signal.statistics(num_processes)
+    def statistics(self) -> torch.Tensor:
+        """What else the signal says of it, ``[K]``."""
+        return self.signal.statistics()
 
     def begin_cycle(self, num_steps: int) -> None:
         """The coming cycle, of ``num_steps`` steps, is measured afresh; 0 if it is not measured."""

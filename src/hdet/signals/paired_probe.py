@@ -12,7 +12,7 @@ one slope, and their spread gives its standard error.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,10 +25,14 @@ from hdet.signals.trail import Trail
 
 
 class PairedProbe(GradientProduct):
-    """Judges by the loss on a probe's batches: two forward passes a pair, at the end of a cycle.
+    """Judges by the loss on a probe's batches: two forward passes a pair.
 
-    Short cycles, those of a climb, are judged by the gradients alone. While it evaluates, a third
-    copy of the parameters is held.
+    The pairs are spread over the steps of a cycle. All of them at one point would share that
+    point's noise, which their standard error could not see: taken at the end of a cycle, eight
+    pairs agreed on wrong directions, and runs diverged.
+
+    Short cycles, those of a climb, are judged by the gradients alone. While a pair is evaluated, a
+    third copy of the parameters is held.
 
     Args:
         probe: the loss and its batches.
@@ -64,17 +68,27 @@ class PairedProbe(GradientProduct):
         self.min_steps = checks.integer(
             "min_steps", min_steps, minimum=1, remedy="it is 10 if left"
         )
+        self._num_own = self.num_pairs
+        self._pairs: list[torch.Tensor] = []
 
-    def statistics(self, num_replicas: int) -> torch.Tensor:
-        """Those of the gradients, then this process's differences; NaN if not probed."""
-        own = super().statistics(num_replicas)
-        num_pairs = math.ceil(self.num_pairs / num_replicas)
-        scopes = [[trail] for trail in self._trails] if self.per_group else [self._trails]
-        if self._num_steps < self.min_steps:
-            empty = own.new_full((len(scopes) * num_pairs,), math.nan)
-            return torch.cat([own, empty])
-        differences = [self._differences(scope, num_pairs) for scope in scopes]
-        return torch.cat([own, *(d.to(own) for d in differences)])
+    def attach(
+        self,
+        optimizer: torch.optim.Optimizer,
+        groups: Sequence[int],
+        rate: Callable[[int], float],
+        num_processes: int = 1,
+    ) -> None:
+        """Follow the optimiser's steps; each process evaluates its share of the pairs."""
+        super().attach(optimizer, groups, rate, num_processes)
+        self._num_own = math.ceil(self.num_pairs / num_processes)
+
+    def statistics(self) -> torch.Tensor:
+        """Those of the gradients, then this process's differences; NaN for those not evaluated."""
+        own = super().statistics()
+        found_GP = own.new_full((len(self._scopes()), self._num_own), math.nan)
+        if self._pairs:
+            found_GP[:, : len(self._pairs)] = torch.stack(self._pairs, dim=1)
+        return torch.cat([own, found_GP.flatten()])
 
     def trends(self, rows_RK: Sequence[Sequence[float]], *, independent: bool) -> list[Trend]:
         """The gradients' trends, with the probe's slope where there is one."""
@@ -85,31 +99,54 @@ class PairedProbe(GradientProduct):
         scopes = num_groups if self.per_group else 1
         extra = torch.tensor(rows_RK, dtype=torch.float64)[:, scopes * self.num_columns :]
         samples_GP = extra.reshape(len(rows_RK), scopes, -1).transpose(0, 1).reshape(scopes, -1)
-        if not bool(torch.isfinite(samples_GP).all()):
+        if samples_GP.isnan().any():  # a short cycle, or steps that were skipped
             return found
         probed = [_with_samples(trend, own) for trend, own in zip(found, samples_GP, strict=False)]
         return probed if self.per_group else probed * num_groups
 
-    def _differences(self, trails: Sequence[Trail], num_pairs: int) -> torch.Tensor:
+    def reset(self, num_steps: int) -> None:
+        """Spread the next cycle's pairs evenly."""
+        super().reset(num_steps)
+        self._pairs = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """That of the gradients' signal, and the differences of the cycle so far."""
+        return {**super().state_dict(), "pairs": list(self._pairs)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore; the probe's batches start again."""
+        super().load_state_dict(state)
+        if "pairs" in state:
+            self._pairs = [pair.to(self._trails[0].device) for pair in state["pairs"]]
+
+    def _scopes(self) -> list[list[Trail]]:
+        """The groups that are displaced together."""
+        return [[trail] for trail in self._trails] if self.per_group else [self._trails]
+
+    def _before_step(self, *arguments: Any) -> None:
+        super()._before_step(*arguments)
+        every = max(self._num_steps // self._num_own, 1)
+        is_due = self._seen % every == 0 and len(self._pairs) < self._num_own
+        if self._num_steps >= self.min_steps and is_due:
+            self._pairs.append(torch.stack([self._difference(own) for own in self._scopes()]))
+
+    def _difference(self, trails: Sequence[Trail]) -> torch.Tensor:
         device, dtype = trails[0].device, tensors.widest(trails[0].device)
-        found = []
         with torch.no_grad(), undisturbed(device) as calm:
             held = [trail.hold() for trail in trails]
             try:
-                for _ in range(num_pairs):
-                    batch = self._probe.draw()
-                    calm.begin_pair()
-                    losses = []
-                    for sign in (1.0, -1.0):
-                        calm.begin_member()
-                        for trail, own in zip(trails, held, strict=True):
-                            trail.displace(own, sign * self.displacement, self.noise_price)
-                        losses.append(self._probe.evaluate(batch).to(device, dtype))
-                    found.append((losses[0] - losses[1]) / (2.0 * self.displacement))
+                batch = self._probe.draw()
+                calm.begin_pair()
+                losses = []
+                for sign in (1.0, -1.0):
+                    calm.begin_member()
+                    for trail, own in zip(trails, held, strict=True):
+                        trail.displace(own, sign * self.displacement, self.noise_price)
+                    losses.append(self._probe.evaluate(batch).to(device, dtype))
             finally:
                 for trail, own in zip(trails, held, strict=True):
                     trail.restore(own)
-        return torch.stack(found)
+        return (losses[0] - losses[1]) / (2.0 * self.displacement)
 
 
 def _with_samples(trend: Trend, samples: torch.Tensor) -> Trend:
