@@ -22,7 +22,7 @@ def curvatures(condition: float) -> torch.Tensor:
 
 def hold_then_anneal(num_steps: int) -> list[float]:
     """The shape of `AutoLR` with its default anneal, without the climb."""
-    return [hdet.functional.hold_then_anneal(t, num_steps, anneal=0.5) for t in range(num_steps)]
+    return [hdet.functional.hold_then_anneal(t, num_steps, anneal=0.4) for t in range(num_steps)]
 
 
 def expected_losses(
@@ -66,4 +66,4 @@ def found(
         optimizer.step()
         scheduler.step()
     loss = expected_losses(condition, noise, [1.0], rates)
-    return rates[num_steps // 2 - 1], float(loss[0])
+    return rates[int(0.6 * num_steps) - 1], float(loss[0])

@@ -64,7 +64,7 @@ def test_cycles_of_a_real_run_are_too_few_to_diffuse_as_far() -> None:
     """Cycles grow by a tenth: 10 000 steps after a climb of 100 have 42 of them."""
     controller, step, cycles = hdet.LongHorizonController(), 200, 0
     while step < 10_000:
-        step += controller.next_cycle_steps({**hdet.LongHorizonController().init(), "climbing": 0.0}, step)
+        step += controller.next_cycle_steps({**controller.init(), "climbing": 0.0}, step)
         cycles += 1
     assert cycles == 42
     assert float(walks_on_noise(1e9)[:, cycles - 1].std()) < 1.5
