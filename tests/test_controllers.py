@@ -45,7 +45,7 @@ class TestLongHorizon:
         assert step == 20
         state, moved = controller.update(state, base, told(24, trend_of(alignment=0.01)))
         assert moved == pytest.approx(0.7 * base)
-        assert state == {"climbing": 0.0, "resume_step": 48.0, "quiet_cycles": 0.0}
+        assert state == {"climbing": 0.0, "resume_step": 72.0, "quiet_cycles": 0.0}
 
     def test_it_leaps_while_hardly_anything_moves(self) -> None:
         controller = hdet.LongHorizonController()

@@ -61,7 +61,7 @@ class LongHorizonController(AbstractController):
         climb_steps: int = 4,
         climb_end: int | None = None,
         back_off: float = 0.7,
-        settle: float = 2.0,
+        settle: float = 3.0,
         stride: float = 0.6,
         doubt: float = 2.5,
         patience: float = 4.0,
@@ -89,7 +89,7 @@ class LongHorizonController(AbstractController):
         self.back_off = checks.real(
             "back_off", back_off, low=0.0, high=1.0, low_open=True, remedy="the default is 0.7"
         )
-        self.settle = checks.real("settle", settle, low=1.0, remedy="the default is 2.0")
+        self.settle = checks.real("settle", settle, low=1.0, remedy="the default is 3.0")
         self.stride = checks.real("stride", stride, low=0.0, remedy="the default is 0.6")
         self.doubt = checks.real("doubt", doubt, low=0.0, remedy="the default is 2.5")
         self.patience = checks.real(
