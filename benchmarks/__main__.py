@@ -1,4 +1,4 @@
-"""The one entry point: ``python -m benchmarks [core|autolr|overhead|render]``."""
+"""The one entry point: ``python -m benchmarks [core|autolr|horizon|overhead|render]``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import core, overhead, runs, study, timing
+from benchmarks import core, horizon, overhead, runs, study, timing
 from benchmarks.tasks import TASKS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
+HORIZON = "horizon.jsonl"
 QUICK = ROOT / "runs" / "quick"
 """Where trials of the machinery go; git ignores it."""
 
@@ -30,6 +31,9 @@ def parser() -> argparse.ArgumentParser:
     auto.add_argument("--workers", type=int, default=2)
     auto.add_argument("--redo", action="store_true", help="run again what these contestants have")
     auto.add_argument("--quick", action="store_true", help="60 steps a run, into runs/quick")
+    branches = commands.add_parser("horizon", help="which rate looks best a few steps ahead")
+    branches.add_argument("--seeds", type=int, default=2)
+    branches.add_argument("--workers", type=int, default=2)
     render = commands.add_parser("render", help="make the pages and figures from the raw results")
     render.add_argument("--quick", action="store_true", help="of the trial, into runs/quick")
     return top
@@ -54,6 +58,13 @@ def compare(options: argparse.Namespace) -> None:
         print(line, flush=True)
 
 
+def look_ahead(options: argparse.Namespace) -> None:
+    """Branches from each task's best held rate in the grid's results."""
+    path = RESULTS / "autolr.jsonl"
+    for line in horizon.run(runs.load(path), path.parent / HORIZON, options.seeds, options.workers):
+        print(line, flush=True)
+
+
 def render(docs: Path, records: Path) -> None:
     """Both pages and the figures."""
     from benchmarks import report  # needs matplotlib
@@ -62,7 +73,7 @@ def render(docs: Path, records: Path) -> None:
     page = core.render(_read("core")) + overhead.render(costs)
     docs.mkdir(parents=True, exist_ok=True)
     (docs / "performance.md").write_text(page)
-    report.write(runs.load(records), costs, docs)
+    report.write(runs.load(records), costs, docs, runs.load(records.parent / HORIZON))
     print("wrote", docs / "performance.md", docs / "results.md", docs / "figures")
 
 
@@ -88,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             compare(options)
         except ValueError as error:
             sys.exit(f"error: {error}")
+    elif options.command == "horizon":
+        look_ahead(options)
     elif options.command == "render":
         if options.quick:
             render(QUICK, QUICK / "autolr.jsonl")

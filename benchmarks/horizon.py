@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import json
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ import torch
 
 from benchmarks import timing
 from benchmarks.contestants import base_optimizer
+from benchmarks.runs import load
 from benchmarks.tasks import TASKS, Task
 
 MULTIPLES = (1 / 3, 3**-0.5, 1.0, 3**0.5, 3.0)
@@ -115,13 +116,27 @@ def perform(job: Job) -> dict[str, Any]:
     return {**job._asdict(), "branches": branches, **timing.provenance()}
 
 
-def perform_all(jobs: list[Job], path: Path, num_workers: int) -> Iterator[dict[str, Any]]:
-    """Perform what the file does not hold yet, append each record, and yield it."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    done = {(r["task"], r["seed"]) for r in map(json.loads, lines)}
+def best_held(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Each task's best rate under hold-then-anneal, by seed 0."""
+    found: dict[str, tuple[float, float]] = {}
+    for record in records:
+        schedule, _, rate = record["contestant"].partition("@")
+        if schedule == "hold_then_anneal" and record["seed"] == 0:
+            own = (record["validation"], float(rate))
+            found[record["task"]] = min(found.get(record["task"], own), own)
+    return {task: rate for task, (_, rate) in found.items()}
+
+
+def run(
+    grid: Iterable[Mapping[str, Any]], path: Path, num_seeds: int, num_workers: int
+) -> Iterator[str]:
+    """Perform what the file does not hold yet, append each record, and yield a line about it."""
+    rates = best_held(grid)
+    done = {(record["task"], record["seed"]) for record in load(path)}
+    jobs = [Job(task, rate, seed) for seed in range(num_seeds) for task, rate in rates.items()]
     todo = [job for job in jobs if (job.task, job.seed) not in done]
     with multiprocessing.get_context("spawn").Pool(num_workers) as pool:
         for record in pool.imap_unordered(perform, todo):
             with path.open("a") as file:
                 file.write(json.dumps(record) + "\n")
-            yield record
+            yield f"{record['task']} seed {record['seed']}"

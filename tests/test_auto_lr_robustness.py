@@ -115,7 +115,7 @@ def ratios() -> list[tuple[float, float]]:
 
 def test_on_quadratics_the_loss_is_near_the_best() -> None:
     assert max(loss for _, loss in ratios()) < 2.5
-    assert all(0.5 < rate < 6.0 for rate, _ in ratios())
+    assert all(0.5 < rate < 6.5 for rate, _ in ratios())
 
 
 @pytest.mark.xfail(strict=True, reason="35 % of 54 runs at 500 and 2000 steps; 2.6 times too high")

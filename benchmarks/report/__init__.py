@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import figures
+from benchmarks.report import figures, horizon
 from benchmarks.report.page import page
 from benchmarks.report.results import Record, Results
 
 
-def write(records: Iterable[Record], costs: Mapping[str, Any], docs: Path) -> None:
+def write(
+    records: Iterable[Record],
+    costs: Mapping[str, Any],
+    docs: Path,
+    branches: Sequence[Record] = (),
+) -> None:
     """``results.md`` and ``figures/`` in that folder."""
     results = Results(records)
     drawn = figures.draw_all(results, docs / "figures")
-    (docs / "results.md").write_text(page(results, costs, drawn))
+    horizon.draw(branches, docs / "figures")
+    (docs / "results.md").write_text(page(results, costs, drawn, branches))
 
 
 __all__ = ["Results", "write"]

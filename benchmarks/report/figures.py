@@ -59,11 +59,11 @@ def draw_all(results: Results, folder: Path) -> list[Path]:
                 axes = figure.subplots()
                 if draw(results, task, axes):
                     drawn.append(folder / f"{kind}_{task}.png")
-                    _save(figure, drawn[-1])
+                    save(figure, drawn[-1])
     return drawn
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """With a palette of a few colours, which takes a quarter of the space."""
     with io.BytesIO() as buffer:
         figure.savefig(buffer, format="png")

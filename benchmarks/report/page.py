@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import tables
-from benchmarks.report.results import Results
+from benchmarks.report import horizon, tables
+from benchmarks.report.results import Record, Results
 from benchmarks.tasks import TASKS
 
 HEAD = """\
@@ -59,7 +59,12 @@ of every step.
 """
 
 
-def page(results: Results, costs: Mapping[str, Any], figures: Iterable[Path]) -> str:
+def page(
+    results: Results,
+    costs: Mapping[str, Any],
+    figures: Iterable[Path],
+    branches: Sequence[Record] = (),
+) -> str:
     """The whole page."""
     drawn = {path.name for path in figures}
     extra = tables.extra_time(costs)
@@ -71,6 +76,7 @@ def page(results: Results, costs: Mapping[str, Any], figures: Iterable[Path]) ->
     lines += [*tables.against_peers(results), "", PEERS_TEXT]
     for task in results.tasks:
         lines += _task(results, task, extra, drawn)
+    lines += horizon.section(branches)
     lines += ["## Ablations", "", ABLATION_TEXT, *tables.ablations(results), ""]
     lines += ["## How it was measured", "", *(f"- {line}" for line in results.origins()), ""]
     lines.append(REPRODUCE)
