@@ -15,8 +15,8 @@ import hdet
 from hdet.errors import HDETError
 from tests.auto import Run, model_of, optimizer_of
 
-S = 300
-WHERE = {"the climb": 6, "settling": 77, "the hold": 120, "the anneal": 201}
+S = 400
+WHERE = {"the climb": 6, "settling": 77, "the hold": 160, "the anneal": 261}
 
 
 def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
@@ -76,13 +76,13 @@ def test_the_places_are_what_they_are_called() -> None:
 def test_without_the_signals_memory_it_is_another_run() -> None:
     """Negative control."""
     whole = Run(S)
-    whole.train(range(120))
+    whole.train(range(160))
     saved = copy.deepcopy(whole.state())
     del saved["scheduler"]["ensemble"]["signal"]
-    expected = whole.train(range(120, S))
+    expected = whole.train(range(160, S))
     resumed = Run(S)
     resumed.load(saved)
-    assert resumed.train(range(120, S)) != expected
+    assert resumed.train(range(160, S)) != expected
     assert not torch.equal(resumed.point(), whole.point())
 
 

@@ -17,6 +17,8 @@ from tests.pool import Pool
 from tests.slopes import Recorder
 
 CYCLE = 12
+PROBED = [i for i in range(CYCLE) if (i + 1) * 8 // CYCLE > i * 8 // CYCLE]
+"""The steps of a cycle at which one of eight pairs is due."""
 
 
 class Quadratic(nn.Module):
@@ -64,23 +66,52 @@ def last_trend(recorder: Recorder) -> hdet.Trend:
     return trend
 
 
+def slopes_seen(signal: hdet.PairedProbe, models: list[Quadratic]) -> list[list[float]]:
+    """<gradient of weight 1, u> of each group, filled in at each step that follows."""
+    seen: list[list[float]] = []
+
+    def look(*_: Any) -> None:
+        own = []
+        for trail, model in zip(signal._trails, models, strict=True):
+            (present,), (recent,), (older,) = trail.at(slice(None))
+            path = (recent - older) + 0.1 * (present - recent)
+            own.append(float((model.curvature * (present - 3.0)) @ path))
+        seen.append(own)
+
+    assert signal._optimizer is not None
+    signal._optimizer.register_step_pre_hook(look)  # after the signal's own
+    return seen
+
+
 def test_on_a_quadratic_the_difference_is_the_analytic_slope() -> None:
     model = Quadratic()
     weights = [0.5, 1.0, 2.0, 4.0]
     _, ensemble, recorder = probed(model, hdet.Probe(model, weights), num_pairs=8)
+    seen = slopes_seen(ensemble.signal, [model])
     train(ensemble, lambda: model(1.0))
-    (trail,) = ensemble.signal._trails
-    (present,), (recent,), (older,) = trail.at(slice(None))
-    path = (recent - older) + 0.1 * (present - recent)
-    gradient = model.curvature * (present - 3.0)
+    at = [seen[i] for i in PROBED]
     # An antithetic difference of a quadratic has no error of higher order.
-    expected = [weight * float(gradient @ path) for weight in weights * 2]
+    expected = [weight * own for weight, (own,) in zip(weights * 2, at, strict=True)]
     trend = last_trend(recorder)
     assert trend.samples == pytest.approx(expected, rel=1e-9)
     assert trend.slope == pytest.approx(sum(expected) / 8)
     spread = torch.tensor(expected, dtype=torch.float64).std()
     assert trend.stderr == pytest.approx(float(spread) / math.sqrt(8))
     assert trend.slope < 0.0
+
+
+def test_pairs_are_spread_over_the_steps_of_a_cycle() -> None:
+    model = Quadratic()
+    asked: list[int] = []
+
+    def loss(weight: float) -> torch.Tensor:
+        asked.append(ensemble.num_steps)
+        found: torch.Tensor = model(weight)
+        return found
+
+    _, ensemble, _ = probed(model, hdet.Probe(loss, [1.0]), num_pairs=4)
+    train(ensemble, lambda: model(1.0))
+    assert asked == [2, 2, 5, 5, 8, 8, 11, 11]
 
 
 def test_gradients_judge_cycles_too_short_to_probe() -> None:
@@ -106,12 +137,10 @@ def test_groups_have_differences_of_their_own() -> None:
         ),
         controller=recorder,
     )
+    seen = slopes_seen(ensemble.signal, [first, second])
     train(ensemble, lambda: first(1.0) + 3.0 * second(1.0))
-    slopes = []
-    for trail, model, factor in zip(ensemble.signal._trails, (first, second), (1, 3), strict=True):
-        (present,), (recent,), (older,) = trail.at(slice(None))
-        path = (recent - older) + 0.1 * (present - recent)
-        slopes.append(factor * float((model.curvature * (present - 3.0)) @ path))
+    means = [sum(own) / 8 for own in zip(*(seen[i] for i in PROBED), strict=True)]
+    slopes = [means[0], 3.0 * means[1]]
     assert [own.slope for own in recorder.trends(2)[0]] == pytest.approx(slopes, rel=1e-6)
 
 
@@ -169,10 +198,11 @@ def test_a_loss_that_raises_leaves_the_model_as_it_was() -> None:
         raise RuntimeError("out of memory")
 
     _, ensemble, _ = probed(model, hdet.Probe(loss, [x]))
-    train(ensemble, lambda: model(x), CYCLE - 1)
+    train(ensemble, lambda: model(x), PROBED[0])
+    model(x).backward()
     before = copy.deepcopy((model.state_dict(), torch.get_rng_state()))
     with pytest.raises(RuntimeError, match="out of memory"):
-        ensemble.step()
+        ensemble.optimizer.step()
     assert torch.equal(torch.get_rng_state(), before[1])
     assert all(torch.equal(own, before[0][name]) for name, own in model.state_dict().items())
 

@@ -15,11 +15,11 @@ from benchmarks.report.results import Record
 PICTURE = "horizon.png"
 TEXT = """\
 A run stands at a common state, after a tenth, three tenths and six tenths of its steps at the
-grid's best held rate. From there branches go on at multiples of that rate, on the same batches, for three
-per cent of the run. Judged by the loss at their last point, lower rates look better: they damp the
-noise, which the final anneal would remove anyway. Judged by the loss at the average of a branch's
-second half, the noise is gone, and so is most of the bias. Percent above the branch that goes on at
-the same rate, mean over the three states and the seeds.
+grid's best held rate. From there branches go on at multiples of that rate, on the same batches,
+for three per cent of the run. Judged by the loss at their last point, lower rates look better:
+they damp the noise, which the final anneal would remove anyway. Judged by the loss at the average
+of a branch's second half, the noise is gone, and so is most of the bias. Percent above the branch
+that goes on at the same rate, mean over the three states and the seeds.
 """
 
 

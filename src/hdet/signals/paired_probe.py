@@ -20,7 +20,7 @@ import torch
 from hdet import checks, tensors
 from hdet.signals.base import Trend
 from hdet.signals.gradient_product import GradientProduct
-from hdet.signals.probe import Probe, undisturbed
+from hdet.signals.probe import Probe, same_versions, undisturbed
 from hdet.signals.trail import Trail
 
 
@@ -125,14 +125,16 @@ class PairedProbe(GradientProduct):
 
     def _before_step(self, *arguments: Any) -> None:
         super()._before_step(*arguments)
-        every = max(self._num_steps // self._num_own, 1)
-        is_due = self._seen % every == 0 and len(self._pairs) < self._num_own
-        if self._num_steps >= self.min_steps and is_due:
+        if self._num_steps < self.min_steps:
+            return
+        due = min(self._seen * self._num_own // self._num_steps, self._num_own)
+        while len(self._pairs) < due:
             self._pairs.append(torch.stack([self._difference(own) for own in self._scopes()]))
 
     def _difference(self, trails: Sequence[Trail]) -> torch.Tensor:
         device, dtype = trails[0].device, tensors.widest(trails[0].device)
-        with torch.no_grad(), undisturbed(device) as calm:
+        params = [param for trail in trails for param in trail.params]
+        with torch.no_grad(), undisturbed(device) as calm, same_versions(params):
             held = [trail.hold() for trail in trails]
             try:
                 batch = self._probe.draw()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -59,6 +59,15 @@ class Probe:
         return {**self.__dict__, "_iterator": None}
 
 
+def same_versions(written: Sequence[torch.Tensor]) -> Any:
+    """A context that writes to tensors and puts back what stood there, to the last bit.
+
+    Torch counts writes, and whoever asks whether a tensor has changed (virtual replicas, autograd)
+    looks at the count; FSDP has the same need.
+    """
+    return torch.autograd.grad_mode._unsafe_preserve_version_counter(tuple(written))
+
+
 class _RandomState:
     """Where torch's generators stand, on the CPU and on a device."""
 
@@ -80,6 +89,7 @@ class Undisturbed:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._own: dict[torch.Tensor, torch.Tensor] = {}
+        self._versions: list[Any] = []
         self._first = self._pair = _RandomState(device)
 
     def keep(self, module: torch.nn.Module, _: Any) -> None:
@@ -87,6 +97,7 @@ class Undisturbed:
         for buffer in module.buffers():
             if buffer not in self._own:
                 self._own[buffer] = buffer.clone()
+                self._versions.append(same_versions([buffer]))
 
     def begin_pair(self) -> None:
         """Let both members of a pair draw the same numbers, and others than the last pair."""
@@ -100,6 +111,8 @@ class Undisturbed:
     def end(self) -> None:
         """Leave everything as it was found."""
         self._restore_buffers()
+        for versions in self._versions:
+            versions.__exit__(None, None, None)
         self._first.put_back()
 
     def _restore_buffers(self) -> None:
