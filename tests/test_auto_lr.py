@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import warnings
 import weakref
 from typing import Any
 
@@ -322,3 +323,19 @@ def test_a_probe_judges_the_balance() -> None:
         assert scheduler.get_last_lr()[0] < 1.0
     assert scheduler.get_last_lr() == [0.0, 0.0]
     assert scheduler.ensemble.controller.cycle_growth == 0.25
+
+
+@pytest.mark.parametrize(("every", "warns"), [(1, False), (2, True), (4, True)])
+def test_a_step_for_each_micro_batch_is_noticed_and_harmless(every: int, warns: bool) -> None:
+    run = Run(120)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(120):
+            (loss_of(run.model, step) / every).backward()
+            if step % every == 0:
+                run.optimizer.step()
+                run.optimizer.zero_grad()
+            run.scheduler.step()
+            assert run.scheduler.get_last_lr()[0] < 1.0
+    told = [str(own.message) for own in caught if "calls of optimizer.step()" in str(own.message)]
+    assert len(told) == int(warns)

@@ -126,7 +126,7 @@ class LongHorizonController(AbstractController):
     ) -> tuple[dict[str, float], float]:
         """Climb, or balance, or leave it alone."""
         step, trend = evidence.step, evidence.trend
-        if trend is None:
+        if trend is None or math.isnan(trend.moved):  # nothing was sampled: nothing is known
             return state, base
         if state["climbing"]:
             too_long = self.climb_end is not None and step >= self.climb_end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -30,8 +31,8 @@ class Probe:
     def __init__(self, loss: Callable[[Any], torch.Tensor], batches: Iterable[Any]) -> None:
         if not callable(loss):
             raise InvalidTypeError(
-                f"loss must be a function from a batch to a scalar, got {loss!r}; pass for example "
-                "lambda batch: loss_fn(model, batch)"
+                f"loss must be a function from a batch to a scalar, got {reprlib.repr(loss)}; pass "
+                "for example lambda batch: loss_fn(model, batch)"
             )
         checks.instance("batches", batches, Iterable, remedy="pass a DataLoader or a list")
         self._loss = loss
