@@ -90,7 +90,7 @@ def test_the_ddp_example_runs_under_torchrun() -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
     )
-    # On a busy machine torch's gloo aborts now and then at exit, after all is done: so does DDP with
+    # On a busy machine gloo aborts now and then at exit, after all is done: so does DDP with
     # one all_reduce and without hdet.
     aborted = "terminate called without an active exception" in result.stderr
     assert result.returncode == 0 or aborted, result.stderr
