@@ -89,7 +89,7 @@ def test_without_the_signals_memory_it_is_another_run() -> None:
 def test_states_differ_over_time() -> None:
     run = Run(S)
     states = []
-    for start in range(0, S, 75):
+    for start in range(0, S - 75, 75):
         run.train(range(start, start + 75))
         states.append(copy.deepcopy(run.scheduler.state_dict()["ensemble"]["signal"]))
     recents = [state["trails"][0]["recent"][0] for state in states]

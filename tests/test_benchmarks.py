@@ -165,7 +165,8 @@ def test_a_record_is_small_and_says_where_it_comes_from() -> None:
 
 
 def test_rates_that_differ_are_all_recorded() -> None:
-    record = perform(Job("two_groups", "autolr:per_group=True", 0))
+    early = "climb_end=4,settle=1.0,start_value=0.1,doubt=1.0"
+    record = perform(Job("two_groups", f"autolr:per_group=True,{early}", 0))
     assert max(len(rates) for _, _, rates in record["curve"]) == 2
 
 

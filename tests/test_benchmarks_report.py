@@ -144,7 +144,8 @@ def test_the_pages_are_what_the_raw_results_make() -> None:
     # Nobody has typed a number: `python -m benchmarks render` after a change of either.
     docs = ROOT / "docs"
     results = Results(runs.load(RECORDS))
-    made = page(results, costs(), (docs / "figures").glob("*.png"))
+    branches = runs.load(RECORDS.parent / "horizon.jsonl")
+    made = page(results, costs(), (docs / "figures").glob("*.png"), branches)
     assert (docs / "results.md").read_text() == made
     measured = json.loads((RECORDS.parent / "core.json").read_text())
     performance = core.render(measured) + overhead.render(costs())
