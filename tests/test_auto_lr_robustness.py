@@ -47,7 +47,13 @@ def test_pure_noise_never_takes_the_rate_out_of_the_positive_numbers() -> None:
         assert walks_on_noise(patience).isfinite().all()
 
 
+@pytest.mark.xfail(strict=True, reason="93 % of 200 runs at every cycle; 95.5 % at the last one")
 def test_pure_noise_leaves_the_rate_within_a_factor_of_three_halves() -> None:
+    inside = (walks_on_noise(PATIENCE).abs() <= BOUND).all(dim=1).double().mean()
+    assert inside >= 0.95
+
+
+def test_pure_noise_ends_within_a_factor_of_three_halves() -> None:
     inside = (walks_on_noise(PATIENCE)[:, -1].abs() <= BOUND).double().mean()
     assert inside >= 0.95
 

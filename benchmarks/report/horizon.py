@@ -18,8 +18,9 @@ A run stands at a common state, after a tenth, three tenths and six tenths of it
 grid's best held rate. From there branches go on at multiples of that rate, on the same batches,
 for three per cent of the run. Judged by the loss at their last point, lower rates look better:
 they damp the noise, which the final anneal would remove anyway. Judged by the loss at the average
-of a branch's second half, the noise is gone, and so is most of the bias. Percent above the branch
-that goes on at the same rate, mean over the three states and the seeds.
+of a branch's second half, the noise is gone, and on most tasks so is most of the bias; on flights
+it is not. Percent above the branch that goes on at the same rate, mean over the three states and
+the seeds.
 """
 
 
