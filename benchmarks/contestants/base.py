@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any, Protocol
 
 import torch
@@ -13,19 +14,20 @@ NORM_BATCHES = 50
 """From which BatchNorm's statistics are drawn anew where weights are judged at an average."""
 
 
-class Contestant:
+class Contestant(abc.ABC):
     """An optimiser and what goes with it; ``after_backward`` follows ``backward()``."""
 
     def __init__(self, task: Task, model: nn.Module) -> None:
         self.task = task
         self.model = model
 
+    @abc.abstractmethod
     def after_backward(self, loss: torch.Tensor) -> None:
         """Update the parameters."""
-        raise NotImplementedError
 
     def finish(self) -> None:
-        """Make the model what is to be judged."""
+        """Make the model what is to be judged; as it stands, unless a contestant says otherwise."""
+        return
 
     @property
     def rates(self) -> list[float]:
