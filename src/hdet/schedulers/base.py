@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 from hdet import checks
 from hdet.arguments import checked_optimizer
 from hdet.cycle import Ensemble
-from hdet.errors import InvalidValueError
+from hdet.errors import InvalidValueError, UsageError
 from hdet.hyperparameters import LearningRate
 from hdet.plan import GivenPlan, Value
 from hdet.signals import Losses
@@ -71,10 +71,26 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
         self, loss: Losses | None = None, epoch: int | None = None
     ) -> None:
         """Follow one ``optimizer.step()``."""
+        self._check_groups()
         lives_through = epoch is None and not self._is_initial
         if self._runs and lives_through and self._goes_on():
             self._ensemble.advance(loss)
         super().step(epoch)
+
+    def _check_groups(self) -> None:
+        """Raise, before anything moves, if groups have come or gone since this was built.
+
+        PyTorch's schedulers end in the middle of such a step, in a KeyError or in zip's.
+        """
+        if not self._runs:
+            return
+        built, now = len(self._ensemble.hyperparameters), len(self.optimizer.param_groups)
+        if built != now:
+            raise UsageError(
+                f"the optimizer must keep the {built} parameter groups that the scheduler was "
+                f"built with, got {now} at step {self.last_epoch}; call add_param_group() before "
+                "the scheduler is built, or build a new one now"
+            )
 
     def _goes_on(self) -> bool:
         """Whether the run is not over; torch complains where it is."""
@@ -82,12 +98,14 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
 
     def _update_lr(self, epoch: int | None = None) -> None:
         # Where rates are written: step() calls this, and so does SequentialLR without step().
+        self._check_groups()
         super()._update_lr(epoch)
         if self._runs:
             self._ensemble.note_written()
 
     def converge(self) -> None:
         """Average the replicas now; see `hdet.Ensemble.converge`."""
+        self._check_groups()
         self.ensemble.converge()
 
     def state_dict(self) -> dict[str, Any]:
