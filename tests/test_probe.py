@@ -309,10 +309,3 @@ def test_every_rank_adds_its_pairs(pool: Pool, size: int, expected: int) -> None
     assert slope == pytest.approx(sum(samples) / expected)
     spread = float(torch.tensor(samples, dtype=torch.float64).std())
     assert stderr == pytest.approx(spread / math.sqrt(expected))
-
-
-def test_a_copy_of_a_probe_starts_its_batches_again() -> None:
-    probe = hdet.Probe(abs, [1, 2, 3])
-    probe.draw()
-    assert copy.copy(probe).draw() == 1
-    assert probe.draw() == 2

@@ -110,14 +110,25 @@ class PairedProbe(GradientProduct):
         self._pairs = []
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the gradients' signal, and the differences of the cycle so far."""
-        return {**super().state_dict(), "pairs": list(self._pairs)}
+        """That of the gradients' signal, the cycle's differences, and where the batches stand."""
+        own = {"pairs": list(self._pairs), "num_drawn": self._probe.num_drawn}
+        return {**super().state_dict(), **own}
+
+    def check_state(self, state: Any) -> None:
+        """Raise if it is not one of `GradientProduct`, or of no number of batches."""
+        super().check_state(state)
+        if "num_drawn" in state:
+            checks.integer(
+                "state['signal']['num_drawn']", state["num_drawn"], minimum=0, remedy=checks.SAVED
+            )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore; the probe's batches start again."""
+        """Restore; the batches go on where they stood, if the state is of a probe."""
         super().load_state_dict(state)
         if "pairs" in state:
             self._pairs = [pair.to(self._trails[0].device) for pair in state["pairs"]]
+        if "num_drawn" in state:
+            self._probe.seek(int(state["num_drawn"]))
 
     def _scopes(self) -> list[list[Trail]]:
         """The groups that are displaced together."""

@@ -25,7 +25,10 @@ class Probe:
         loss: batch -> scalar loss, for example ``lambda batch: loss_fn(model, batch)``. Called
             without gradients.
         batches: any iterable of batches, started again at its end. Held-out batches make a probe
-            see overfitting; training batches ahead of the run will do.
+            see overfitting; training batches ahead of the run will do. A run that is resumed goes
+            on where they stood: at once in a sequence, else by drawing as many again, so that an
+            iterable must come in the same order when it is built anew. A DataLoader that shuffles
+            does so with a ``generator`` of its own and a fixed seed.
     """
 
     def __init__(self, loss: Callable[[Any], torch.Tensor], batches: Iterable[Any]) -> None:
@@ -38,9 +41,43 @@ class Probe:
         self._loss = loss
         self._batches = batches
         self._iterator: Iterator[Any] | None = None
+        self._num_drawn = self._num_to_skip = 0
+
+    @property
+    def num_drawn(self) -> int:
+        """Batches drawn so far: where the probe stands."""
+        return self._num_drawn
+
+    def seek(self, num_drawn: int) -> None:
+        """Go to where a probe stands that has drawn ``num_drawn`` batches; none is loaded yet."""
+        if num_drawn == self._num_drawn:
+            return
+        if isinstance(self._batches, Iterator):  # it cannot start again
+            self._num_to_skip += max(num_drawn - self._num_drawn, 0)
+        else:
+            self._iterator, self._num_to_skip = None, num_drawn
+        self._num_drawn = num_drawn
 
     def draw(self) -> Any:
         """The next batch."""
+        if self._num_to_skip > 0:
+            self._skip()
+        batch = self._next()
+        self._num_drawn += 1
+        return batch
+
+    def _skip(self) -> None:
+        if isinstance(self._batches, Sequence) and len(self._batches) > 0:
+            rest = range(self._num_to_skip % len(self._batches), len(self._batches))
+            self._iterator = map(self._batches.__getitem__, rest)
+        else:
+            # What was drawn before a restart is not drawn from the generator for a second time.
+            with torch.random.fork_rng(devices=[]):
+                for _ in range(self._num_to_skip):
+                    self._next()
+        self._num_to_skip = 0
+
+    def _next(self) -> Any:
         for _ in range(2):
             if self._iterator is None:
                 self._iterator = iter(self._batches)
@@ -57,7 +94,10 @@ class Probe:
         return read_losses(self._loss(batch), 1)[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iterator": None}
+        """A copy goes on where the original stands."""
+        if isinstance(self._batches, Iterator):
+            return {**self.__dict__, "_iterator": None}
+        return {**self.__dict__, "_iterator": None, "_num_to_skip": self._num_drawn}
 
 
 def same_versions(written: Sequence[torch.Tensor]) -> Any:
