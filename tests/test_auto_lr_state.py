@@ -116,10 +116,20 @@ def test_the_length_of_the_saved_run_counts() -> None:
     whole = Run(S)
     whole.train(range(50))
     resumed = Run(7 * S)
-    resumed.load(copy.deepcopy(whole.state()))
+    saved = copy.deepcopy(whole.state())
+    with pytest.warns(hdet.HDETWarning, match=r"total_steps=2800 gives way to total_steps=400"):
+        resumed.load(saved)
+    resumed.load(saved)  # once
     assert resumed.train(range(50, S)) == whole.train(range(50, S))
     with pytest.raises(hdet.errors.UsageError, match=f"total_steps is {S}"):
         resumed.scheduler.step()
+
+
+@pytest.mark.parametrize(("own", "saved"), [(S, None), (None, S)])
+def test_a_length_against_none_is_warned_of_too(own: int | None, saved: int | None) -> None:
+    state = Run(saved).state()
+    with pytest.warns(hdet.HDETWarning, match=f"with total_steps={saved}, or end it elsewhere"):
+        Run(own).load(state)
 
 
 def test_per_group_and_tensor_rates_go_on_too() -> None:

@@ -91,3 +91,33 @@ def test_a_warning_at_a_save_points_at_the_save() -> None:
     assert found.filename == __file__
     lines, start = inspect.getsourcelines(test_a_warning_at_a_save_points_at_the_save)
     assert lines[found.lineno - start].strip() == "live.state_dict()"
+
+
+@pytest.mark.parametrize("kind", [torch.optim.lr_scheduler.OneCycleLR, hdet.OneCycleLR])
+def test_another_length_is_warned_of_once_where_it_is_loaded(kind: Any) -> None:
+    """Also with a state of PyTorch's own scheduler."""
+    saved = kind(optimizer(), 0.1, total_steps=30).state_dict()
+    live = scheduler()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            live.load_state_dict(saved)
+    (found,) = caught
+    assert found.filename == __file__
+    assert str(found.message) == (
+        "total_steps=10 gives way to total_steps=30 of the run that was saved, as in PyTorch; "
+        "build the scheduler with total_steps=30, or start a new schedule without this state"
+    )
+    for _ in range(30):
+        live.optimizer.step()
+        live.step()
+    with pytest.raises(ValueError, match="30"):
+        live.step()
+
+
+def test_a_warning_that_is_made_an_error_leaves_the_scheduler_as_it_was() -> None:
+    live = scheduler()
+    before = live.state_dict()
+    with pytest.raises(hdet.HDETWarning, match="gives way"):
+        live.load_state_dict(hdet.OneCycleLR(optimizer(), 0.1, total_steps=30).state_dict())
+    assert live.state_dict() == before

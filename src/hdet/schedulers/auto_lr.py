@@ -61,6 +61,7 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
     """
 
     __slots__ = ()
+    _other_length = "end it elsewhere with anneal(num_steps)"
 
     def __init__(
         self,
@@ -156,11 +157,6 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
         self._anneal_start, self._anneal_steps = self.last_epoch, num_steps
         self.ensemble.freeze()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore on any replica, with the length of the run that was saved, as in PyTorch."""
-        super().load_state_dict(state_dict)
-        self._ensemble.total_steps = self.total_steps
-
     def _check_state(self, state: Any) -> None:
         super()._check_state(state)
         missing = {"_scales", "_anneal_start", "_anneal_steps", "ensemble"} - set(state)
@@ -168,7 +164,6 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
             raise InvalidValueError(
                 f"state_dict must be an AutoLR's, got one without {sorted(missing)}; {checks.SAVED}"
             )
-        checked_total_steps(state["total_steps"])
         checks.saved_numbers(
             "state_dict['_scales']", state["_scales"], length=len(self.optimizer.param_groups)
         )

@@ -9,9 +9,9 @@ import torch
 from torch.optim import lr_scheduler
 
 from hdet import checks
-from hdet.arguments import checked_optimizer
+from hdet.arguments import checked_optimizer, checked_total_steps
 from hdet.cycle import Ensemble
-from hdet.errors import InvalidValueError, UsageError
+from hdet.errors import InvalidValueError, UsageError, warn
 from hdet.hyperparameters import LearningRate
 from hdet.plan import GivenPlan, Value
 from hdet.signals import Losses
@@ -27,6 +27,9 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
     # Kept out of `__dict__`, which torch's `state_dict` saves whole and its tests compare.
     __slots__ = ("_ensemble",)
     _ensemble: Ensemble
+    total_steps: Any  # int, or None where the scheduler takes it
+    _other_length = "start a new schedule without this state"
+    """What else to do for a run of another length than the one that was saved."""
 
     def _start(
         self, total_steps: int | None, planned: Sequence[Value] | None = None, **settings: Any
@@ -116,10 +119,15 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
         return {**state, "ensemble": self.ensemble.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore on any replica; a state of PyTorch's own scheduler is welcome too."""
+        """Restore on any replica; a state of PyTorch's own scheduler is welcome too.
+
+        The length of the run that was saved holds, as in PyTorch.
+        """
         self._check_state(state_dict)
+        self._warn_of_another_length(state_dict["total_steps"])
         torch_state = {key: value for key, value in state_dict.items() if key != "ensemble"}
         super().load_state_dict(torch_state)
+        self.ensemble.total_steps = self.total_steps
         if not self.ensemble.is_on:
             self.ensemble.seek(self.last_epoch, self._last_lr)
             return
@@ -128,6 +136,15 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
         else:
             self.ensemble.adopt(self.last_epoch, self._last_lr)
         self._last_lr = self.ensemble.own_values()
+
+    def _warn_of_another_length(self, saved: int | None) -> None:
+        """Once: after the load the two are equal."""
+        if saved != self.total_steps:
+            warn(
+                f"total_steps={self.total_steps} gives way to total_steps={saved} of the run that "
+                f"was saved, as in PyTorch; build the scheduler with total_steps={saved}, or "
+                f"{self._other_length}"
+            )
 
     def _check_state(self, state: Any) -> None:
         """Raise, without changing anything, if ``state`` could not be restored."""
@@ -140,6 +157,7 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
             )
         epoch, rates = state["last_epoch"], state["_last_lr"]
         checks.real("state_dict['last_epoch']", epoch, low=-1, remedy=checks.SAVED)
+        checked_total_steps(state["total_steps"])
         count = len(self.optimizer.param_groups)
         if not isinstance(rates, list) or len(rates) != count:
             raise InvalidValueError(

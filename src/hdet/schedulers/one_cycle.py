@@ -66,6 +66,7 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
     """
 
     __slots__ = ()
+    total_steps: int
 
     def __init__(
         self,
