@@ -15,6 +15,7 @@ from torch.optim import lr_scheduler
 
 import hdet
 from hdet.errors import InvalidValueError, UsageError
+from tests import auto
 from tests.auto import OPTIMIZERS, Run, loss_of, model_of, optimizer_of
 
 
@@ -159,7 +160,11 @@ def test_without_a_length_it_holds_until_it_is_told() -> None:
     assert fallen == pytest.approx([top * (50 - i) / 50 for i in range(50)])
     assert run.scheduler.get_last_lr() == [0.0, 0.0]
     assert min(rates) == rates[0] == 1e-6
-    run.train(range(250, 255))
+    assert run.scheduler.total_steps is run.scheduler.ensemble.total_steps is None
+    with pytest.warns(hdet.HDETWarning, match="ended at step 250 and the rate is 0") as told:
+        run.train(range(250, 255))
+    assert len(told) == 1
+    assert told[0].filename == auto.__file__, "the user's own line"
     assert run.scheduler.get_last_lr() == [0.0, 0.0], "it ends at 0 and stays there"
 
 
@@ -171,10 +176,27 @@ def test_an_anneal_can_come_early_but_not_twice() -> None:
         run.scheduler.anneal(10)
     run.train(range(30, 40))
     assert run.scheduler.get_last_lr() == [0.0, 0.0]
+    assert run.scheduler.total_steps == run.scheduler.ensemble.total_steps == 40
+    before = run.point()
+    with pytest.raises(UsageError, match=r"called 41 times, and total_steps is 40; .*anneal\(\)"):
+        run.train(range(40, 41))
+    assert (run.scheduler.last_epoch, run.scheduler.ensemble.num_steps) == (40, 40)
+    assert torch.equal(run.point(), before)
     late = Run(120)
     late.train(range(70))
     with pytest.raises(UsageError, match="runs since step 60"):
         late.scheduler.anneal(10)
+
+
+def test_an_anneal_can_come_late_too() -> None:
+    run = Run(60, anneal=0.0)
+    run.train(range(50))
+    run.scheduler.anneal(30)
+    rates = [a for a, _ in run.train(range(50, 80))]
+    assert rates == pytest.approx([rates[0] * (30 - i) / 30 for i in range(30)])
+    assert run.scheduler.get_last_lr() == [0.0, 0.0]
+    with pytest.raises(UsageError, match="total_steps is 80"):
+        run.scheduler.step()
 
 
 def test_one_step_past_the_end_is_an_error() -> None:

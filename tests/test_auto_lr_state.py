@@ -112,6 +112,21 @@ def test_an_anneal_that_was_called_for_goes_on() -> None:
         resumed.scheduler.anneal(5)
 
 
+def test_a_run_that_was_cut_short_ends_where_it_would_have() -> None:
+    whole = Run(S)
+    whole.train(range(50))
+    whole.scheduler.anneal(40)
+    whole.train(range(50, 60))
+    saved = through_a_file(whole.state())
+    resumed = Run(S)
+    with pytest.warns(hdet.HDETWarning, match="total_steps=400 gives way to total_steps=90"):
+        resumed.load(saved)
+    assert resumed.train(range(60, 90)) == whole.train(range(60, 90))
+    for run in (resumed, whole):
+        with pytest.raises(hdet.errors.UsageError, match="total_steps is 90"):
+            run.scheduler.step()
+
+
 def test_the_length_of_the_saved_run_counts() -> None:
     whole = Run(S)
     whole.train(range(50))

@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 from hdet import arguments, checks
 from hdet.arguments import checked_model, checked_total_steps
 from hdet.controllers import AbstractController, LongHorizonController
-from hdet.errors import InvalidValueError, UsageError
+from hdet.errors import InvalidValueError, UsageError, warn
 from hdet.hyperparameters import LearningRate
 from hdet.plan import Value
 from hdet.replicas import AbstractReplicas, resolve
@@ -144,7 +144,9 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
     def anneal(self, num_steps: int) -> None:
         """Let the rate fall linearly to zero over the next ``num_steps`` steps, from now on.
 
-        For runs whose length was not known; it also cuts short one whose length was.
+        For runs whose length was not known: past the end the rate stays at zero, and the first such
+        step warns. Where ``total_steps`` was given, the end of this anneal takes its place, be it
+        earlier or later, and a step past it is an error as ever.
         """
         num_steps = checks.integer(
             "num_steps", num_steps, minimum=1, remedy="about as many steps as have been taken"
@@ -155,7 +157,24 @@ class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
                 f"{self._anneal_start}; call it once, or leave it to total_steps"
             )
         self._anneal_start, self._anneal_steps = self.last_epoch, num_steps
+        if self.total_steps is not None:
+            self.total_steps = self.ensemble.total_steps = self.last_epoch + num_steps
         self.ensemble.freeze()
+
+    def _goes_on(self) -> bool:
+        end = self._anneal_start + self._anneal_steps
+        if self.total_steps is not None and self.last_epoch >= self.total_steps:
+            raise UsageError(
+                f"step() was called {self.last_epoch + 1} times, and total_steps is "
+                f"{self.total_steps}; build it with the number of optimiser steps that the run "
+                "takes, or call anneal() with as many as are left"
+            )
+        if self.total_steps is None and self._anneal_start >= 0 and self.last_epoch == end:
+            warn(
+                f"the anneal ended at step {end} and the rate is 0 from there on: further steps "
+                "train nothing; end the run there, or call anneal() with more steps"
+            )
+        return True
 
     def _check_state(self, state: Any) -> None:
         super()._check_state(state)
