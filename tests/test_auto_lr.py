@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import math
 import warnings
 import weakref
@@ -213,11 +214,29 @@ def test_short_runs_end_at_zero(total_steps: int) -> None:
     assert run.scheduler.get_last_lr() == [0.0, 0.0]
 
 
+def test_what_it_takes_is_what_its_signature_says() -> None:
+    found = list(inspect.signature(hdet.AutoLR).parameters)
+    assert found[:3] == ["optimizer", "total_steps", "probe"]
+    assert not {"args", "given", "kwargs"} & set(found)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'total'"):
+        hdet.AutoLR(optimizer_of(model_of()), total=3)
+
+
+def test_a_subclass_may_take_a_rate() -> None:
+    class Started(hdet.AutoLR):
+        def __init__(self, optimizer: torch.optim.Optimizer, lr: float) -> None:
+            controller = hdet.LongHorizonController(start_value=lr)
+            super().__init__(optimizer, controller=controller)
+
+    assert Started(optimizer_of(model_of()), lr=1e-3).get_last_lr()[0] == 1e-3
+
+
 def test_a_refused_call_leaves_the_optimizer_as_it_was() -> None:
     optimizer = optimizer_of(model_of())
     before = [dict(group) for group in optimizer.param_groups]
     refused: list[dict[str, Any]] = [
         {"seed": "a"},
+        {"max_lr": 0.1},
         {"replicas": 3},
         {"anneal": 1.0},
         {"bounds": (1.0, 0.1)},

@@ -60,6 +60,14 @@ CASES: dict[str, Case] = {
     "AutoLR of no optimizer": (lambda: hdet.AutoLR("sgd"), TYPE, "optimizer must be an instance"),
     "AutoLR of no steps": (lambda: auto_lr(total_steps=0), VALUE, "total_steps .*>= 1, got 0"),
     "AutoLR of 2.5 steps": (lambda: auto_lr(total_steps=2.5), TYPE, r"total_steps.*2\.5"),
+    **{
+        f"AutoLR with {name}": (
+            lambda name=name: auto_lr(**{name: 0.1}),
+            TYPE,
+            rf"AutoLR takes no learning rate, got {name}=0\.1; leave it out.*bounds=.*OneCycleLR",
+        )
+        for name in ("lr", "max_lr", "base_lr", "learning_rate")
+    },
     "AutoLR with a loss for a probe": (
         lambda: auto_lr(probe=lambda batch: batch),
         TYPE,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import reprlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.optim import lr_scheduler
@@ -12,15 +14,38 @@ from torch.optim import lr_scheduler
 from hdet import arguments, checks
 from hdet.arguments import checked_model, checked_total_steps
 from hdet.controllers import AbstractController, LongHorizonController
-from hdet.errors import InvalidValueError, UsageError, warn
+from hdet.errors import InvalidTypeError, InvalidValueError, UsageError, warn
 from hdet.hyperparameters import LearningRate
 from hdet.plan import Value
 from hdet.replicas import AbstractReplicas, resolve
 from hdet.schedulers.base import EnsembleScheduler, checked_rates
 from hdet.signals import AbstractSignal, GradientProduct, Losses, PairedProbe, Probe
 
+_RATES = ("lr", "max_lr", "base_lr", "learning_rate")
 
-class AutoLR(EnsembleScheduler, lr_scheduler.LRScheduler):
+
+class _TakesNoRate:
+    """Says what to do instead to whoever gives a rate, as every other scheduler is given one.
+
+    In a base class, so that ``inspect.signature(AutoLR)`` is that of the constructor.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        """Look at the names alone; the constructor does the rest."""
+        for name in set(_RATES) & set(given):
+            if name not in inspect.signature(cls.__init__).parameters:
+                shown = reprlib.repr(given[name])
+                raise InvalidTypeError(
+                    f"{cls.__name__} takes no learning rate, got {name}={shown}; leave it out, or "
+                    "pass bounds=(low, high) to keep what is found within them, or use hdet."
+                    "OneCycleLR(optimizer, max_lr=...) for a given one"
+                )
+        return super().__new__(cls)
+
+
+class AutoLR(_TakesNoRate, EnsembleScheduler, lr_scheduler.LRScheduler):
     """Finds the learning rate during the run: climbs from almost nothing, balances, then anneals.
 
     No rate has to be given. The climb is the warmup. From its end on the rate follows the balance
