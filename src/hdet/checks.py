@@ -110,6 +110,23 @@ def optional_integer(name: str, value: Any, *, minimum: int, remedy: str) -> int
     return None if value is None else integer(name, value, minimum=minimum, remedy=remedy)
 
 
+def optional_device(name: str, value: Any) -> torch.device | None:
+    """Return ``value`` as a device, if it is None or one on which tensors can be made here."""
+    expected = f"{name} must be None or a device of torch's on this machine"
+    remedy = "pass None, 'cpu', or for example 'cuda:0'"
+    if value is None:
+        return None
+    if not isinstance(value, torch.device | str):
+        raise InvalidTypeError(_line(expected, value, remedy))
+    try:
+        device = torch.empty(0, device=value).device
+    except (RuntimeError, AssertionError):  # a build without CUDA asserts
+        raise InvalidValueError(_line(expected, value, remedy)) from None
+    if device.type == "meta":  # it holds no numbers
+        raise InvalidValueError(_line(expected, value, remedy))
+    return device
+
+
 def vector(name: str, value: Any, *, length: int | None = None) -> torch.Tensor:
     """Return ``value`` as a detached, finite float64 vector, of ``length`` entries if given."""
     remedy = "pass a tensor with one entry for each replica"

@@ -202,6 +202,20 @@ CASES: dict[str, Case] = {
         VALUE,
         "min_steps must be an integer >= 1",
     ),
+    **{
+        f"a reference_device of {value} of {where}": (
+            lambda call=call, value=value: call(reference_device=value),
+            kind,
+            rf"^reference_device must be None or a device of torch's on .*, got '?{value}'? \(",
+        )
+        for where, call in (
+            ("AutoLR", auto_lr),
+            ("AutoLR with a probe", lambda **own: auto_lr(probe=probe(), **own)),
+            ("GradientProduct", hdet.GradientProduct),
+            ("PairedProbe", lambda **own: hdet.PairedProbe(probe(), **own)),
+        )
+        for value, kind in (("gpu", VALUE), ("cuda:99", VALUE), ("meta", VALUE), (0, TYPE))
+    },
     # ------------------------------------------------------------ controllers
     **{
         f"LongHorizonController's {name} of {value}": (

@@ -87,7 +87,7 @@ class GradientProduct(AbstractSignal):
             "num_samples", num_samples, minimum=2, remedy="the default is 16"
         )
         self.per_group = checks.boolean("per_group", per_group)
-        self._reference_device = reference_device
+        self._reference_device = checks.optional_device("reference_device", reference_device)
         self._loss = TrainingLoss()
         self._optimizer: torch.optim.Optimizer | None = None
         self._trails: list[Trail] = []
