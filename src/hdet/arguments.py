@@ -106,12 +106,20 @@ def checked_controller(controller: Any) -> AbstractController:
     return found
 
 
-def check_signal_serves(signal: AbstractSignal, controller: AbstractController) -> None:
-    """Raise if the controller needs a slope and the signal only compares losses."""
+def check_signal_serves(
+    signal: AbstractSignal, controller: AbstractController, optimizer: torch.optim.Optimizer
+) -> None:
+    """Raise if the controller needs a slope, and the signal or the optimiser does not give one."""
     if controller.needs_trend and not signal.has_trends:
         raise InvalidValueError(
             f"signal must tell a slope for {controller!r}, got {type(signal).__name__}; pass "
             "signal=hdet.GradientProduct()"
+        )
+    if controller.needs_trend and optimizers.needs_closure(optimizer):
+        raise InvalidTypeError(
+            f"optimizer must step from one gradient for {controller!r}, got "
+            f"{type(optimizer).__name__}, which evaluates a closure at points of its own choice; "
+            "use for example torch.optim.AdamW, or give it a rate with hdet.OneCycleLR"
         )
 
 

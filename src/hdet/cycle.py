@@ -319,7 +319,7 @@ class Ensemble:
         )
 
     def _follow_gradients(self) -> None:
-        arguments.check_signal_serves(self.signal, self.controller)
+        arguments.check_signal_serves(self.signal, self.controller, self.optimizer)
         groups = [h.rate_group for h in self.hyperparameters if h.rate_group is not None]
         num_processes = self.num_replicas // self.replicas.num_local
         rate = WeakMethod(self._values.rate)

@@ -66,6 +66,12 @@ def update_is_linear_in_rate(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
+def needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its step has no gradient to start from but evaluates a closure, as LBFGS does."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
 def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """All parameters in the optimiser's groups, in order; torch refuses duplicates."""
     return [param for group in optimizer.param_groups for param in group["params"]]

@@ -42,6 +42,10 @@ def sparse_step() -> None:
     scheduler.optimizer.step()
 
 
+def lbfgs() -> torch.optim.Optimizer:
+    return torch.optim.LBFGS([nn.Parameter(torch.ones(2))])
+
+
 def two_rates(*rates: Any) -> torch.optim.Optimizer:
     optimizer = sgd(groups=2)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -68,6 +72,20 @@ CASES: dict[str, Case] = {
         )
         for name in ("lr", "max_lr", "base_lr", "learning_rate")
     },
+    "AutoLR of LBFGS": (
+        lambda: hdet.AutoLR(lbfgs()),
+        TYPE,
+        r"optimizer must step from one gradient for LongHorizon.*got LBFGS, .*AdamW",
+    ),
+    "an ensemble that balances LBFGS": (
+        lambda: ensemble(
+            optimizer=lbfgs(),
+            controller=hdet.LongHorizonController(),
+            signal=hdet.GradientProduct(),
+        ),
+        TYPE,
+        "optimizer must step from one gradient for LongHorizon.*got LBFGS",
+    ),
     "AutoLR with a loss for a probe": (
         lambda: auto_lr(probe=lambda batch: batch),
         TYPE,

@@ -115,7 +115,7 @@ class AutoLR(_TakesNoRate, EnsembleScheduler, lr_scheduler.LRScheduler):
         checked_model(model)
         control = _checked_controller(controller, self.total_steps, probe)
         measured = _resolved_signal(signal, probe, per_group, reference_device)
-        arguments.check_signal_serves(measured, control)
+        arguments.check_signal_serves(measured, control, optimizer)
         resolve(replicas, explores=False, controls=True)
         checks.seed(seed)
         # Read once, while nothing runs: a rate may be a tensor on a device.

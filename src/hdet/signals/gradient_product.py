@@ -29,6 +29,7 @@ from hdet.checks import SAVED
 from hdet.errors import InvalidValueError, warn
 from hdet.ownership import WeakMethod
 from hdet.signals.base import AbstractSignal, Trend
+from hdet.signals.closures import evaluate_first
 from hdet.signals.trail import Trail
 from hdet.signals.training_loss import TrainingLoss
 
@@ -218,6 +219,7 @@ class GradientProduct(AbstractSignal):
     # ------------------------------------------------------------------ sampling
 
     def _register_hooks(self, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.register_step_pre_hook(evaluate_first)
         optimizer.register_step_pre_hook(WeakMethod(self._before_step))
         optimizer.register_step_post_hook(WeakMethod(self._after_step))
 
