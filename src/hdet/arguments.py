@@ -149,6 +149,8 @@ def check_header(state: Any) -> None:
             f"state['converged_step'] must be at most state['step'], got {converged_step} at step "
             f"{step}; {checks.SAVED}"
         )
+    if "in_charge" in state:
+        checks.boolean("state['in_charge']", state["in_charge"])
     if "cycle_end" in state:
         checks.integer(
             "state['cycle_end']", state["cycle_end"], minimum=step + 1, remedy=checks.SAVED

@@ -212,6 +212,7 @@ class Ensemble:
             "cycle": self._cycle,
             "cycle_end": self._cycle_end,
             "num_replicas": self.num_replicas,
+            "in_charge": self._values.in_charge(),
             "signal": self.signal.state_dict(),
             **self._values.state_dict(),
         }
@@ -219,7 +220,8 @@ class Ensemble:
     def load_state_dict(self, state: Any) -> None:
         """Restore what `state_dict` returned, on any replica and at any number of them.
 
-        Writes this replica's own values, unless another scheduler drives the optimiser now.
+        Writes this replica's own values if they stood in the optimiser when the state was saved. A
+        state that does not say so writes them unless another scheduler drives the optimiser now.
         """
         self.check_state(state)
         in_charge = self._values.in_charge()
@@ -230,7 +232,10 @@ class Ensemble:
             self._cycle, self._cycle_end = int(state["cycle"]), int(state["cycle_end"])
             self._assignment.draw(self._cycle)
         self.signal.load_state_dict(state.get("signal", {}))
-        self._values.put_back(in_charge=in_charge)
+        if "in_charge" in state:
+            self._values.take_charge(state["in_charge"])
+        else:
+            self._values.put_back(in_charge=in_charge)
 
     def check_state(self, state: Any) -> None:
         """Raise, without changing anything, if `load_state_dict` could not restore ``state``."""

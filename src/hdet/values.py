@@ -63,6 +63,7 @@ class Values:
         self._base: list[Value] = self._shaped(planned)
         self._written: list[Any] = []
         self._owns_values = False
+        self._displaced: list[Value] = []
 
     @property
     def base(self) -> list[float]:
@@ -125,6 +126,7 @@ class Values:
     def note_written(self) -> None:
         """Remember what stands in the optimiser as ours. Tensors are told by version, unread."""
         ownership.steer(self._optimizer, self)
+        self._displaced = []
         self._written = [_token(h.read(self._optimizer)) for h in self._hyperparameters]
 
     def in_charge(self) -> bool:
@@ -144,6 +146,16 @@ class Values:
         if in_charge or (ours and self._any_replica_stands_in_optimizer()):
             self.write_own()
 
+    def take_charge(self, in_charge: bool) -> None:
+        """Write our values, or let go: of the children of a SequentialLR one steers at a time."""
+        if in_charge:
+            self.write_own()
+            return
+        if self._displaced and self.in_charge():  # by us, who had not been told yet
+            for hyperparameter, value in zip(self._hyperparameters, self._displaced, strict=True):
+                hyperparameter.write(self._optimizer, value)
+        self._written, self._displaced = [], []
+
     def guard_checkpoints(self) -> None:
         """An optimiser's checkpoint holds the values of whoever wrote it: put ours back."""
         hook = ownership.WeakMethod
@@ -154,7 +166,10 @@ class Values:
         self._owns_values = self.in_charge()
 
     def _after_load(self, *_: Any) -> None:
+        found = [h.read(self._optimizer) for h in self._hyperparameters]
+        found = [own.clone() if isinstance(own, torch.Tensor) else own for own in found]
         self.put_back(in_charge=self._owns_values)
+        self._displaced = found
 
     def _any_replica_stands_in_optimizer(self) -> bool:
         """Whether it holds one replica's values, or the base ones: a checkpoint of ours, loaded."""

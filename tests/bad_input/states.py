@@ -65,6 +65,11 @@ CASES: dict[str, Case] = {
         TYPE,
         r"state\['controlled'\] must be True or False",
     ),
+    "a state of who knows who was in charge": (
+        lambda: ensemble().load_state_dict(saved(in_charge=None)),
+        TYPE,
+        r"state\['in_charge'\] must be True or False",
+    ),
     "a state of no plan": (
         lambda: ensemble().load_state_dict(saved(plan=None)),
         TYPE,
