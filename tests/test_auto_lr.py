@@ -126,6 +126,31 @@ def test_bounds_hold_until_the_anneal() -> None:
     assert rates[-1] < 1e-3 / 50
 
 
+BOUNDS = [(1e-5, 1e-3), (0.0, 1e-7), (3e-5, 7e-5), (0.5, math.inf)]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("per_group", [False, True])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_smaller_groups_bounds_are_as_much_smaller(
+    bounds: tuple[float, float], per_group: bool, as_tensor: bool
+) -> None:
+    """They start inside too: 1e-6, or the nearest to it that the bounds allow."""
+    run = Run()
+    given = [0.3, 0.1]
+    for group, rate in zip(run.optimizer.param_groups, given, strict=True):
+        del group["initial_lr"]
+        group.update(lr=torch.tensor(rate) if as_tensor else rate, foreach=False)
+    run.scheduler = hdet.AutoLR(run.optimizer, 120, anneal=0.5, bounds=bounds, per_group=per_group)
+    rates = run.train(range(60))
+    low, high = bounds
+    assert rates[0][0] == pytest.approx(min(max(1e-6, low), high))
+    for scale, own in zip((1.0, 1 / 3), zip(*rates, strict=True), strict=True):
+        assert own[0] == pytest.approx(rates[0][0] * scale)
+        assert min(own) >= low * scale * (1 - 1e-6)
+        assert max(own) <= high * scale * (1 + 1e-6)
+
+
 @pytest.mark.parametrize(("anneal", "start"), [(0.5, 60), (0.4, 72), (0.0, 120), (0.999, 0)])
 def test_the_anneal_falls_linearly_to_exactly_zero(anneal: float, start: int) -> None:
     run = Run(anneal=anneal)

@@ -101,6 +101,17 @@ CASES: dict[str, Case] = {
     "relative_rates as a number": (lambda: auto_lr(relative_rates=1), TYPE, "relative_rates"),
     "per_group as a number": (lambda: auto_lr(per_group=1), TYPE, "per_group must be True or"),
     "bounds of AutoLR upside down": (lambda: auto_lr(bounds=(1, 0.1)), VALUE, "low < high"),
+    "bounds of AutoLR that meet": (
+        lambda: auto_lr(bounds=(1e-3, 1e-3)),
+        VALUE,
+        r"bounds must have low < high, got \(0\.001, 0\.001\); a value that is to stay",
+    ),
+    "bounds of AutoLR that are NaN": (
+        lambda: auto_lr(bounds=(NAN, 1e-3)),
+        VALUE,
+        r"bounds must have low < high, got \(nan, 0\.001\); pass for example",
+    ),
+    "bounds of AutoLR as text": (lambda: auto_lr(bounds=("a", 1)), TYPE, "bounds must be two num"),
     "bounds of AutoLR as one number": (lambda: auto_lr(bounds=0.1), VALUE, "bounds must be a pair"),
     "negative bounds of AutoLR": (lambda: auto_lr(bounds=(-1, 1)), VALUE, "must not be negative"),
     "a controller for AutoLR that is text": (

@@ -39,6 +39,7 @@ class AbstractHyperparameter(abc.ABC):
             raise InvalidTypeError(f"bounds must be two numbers, got {bounds!r}; {remedy}")
         low, high = (float(bound) for bound in bounds)
         if not low < high:
+            remedy = "a value that is to stay needs no controller" if low == high else remedy
             raise InvalidValueError(f"bounds must have low < high, got {bounds!r}; {remedy}")
         self.bounds = (low, high)
 
@@ -64,8 +65,8 @@ class AbstractHyperparameter(abc.ABC):
         found = self.read(optimizer)
         value = float(found)
         # A float32 tensor that was filled with a bound may lie an ulp beyond it.
-        if isinstance(found, torch.Tensor) and math.isclose(value, low, rel_tol=1e-6):
-            value = low
+        if isinstance(found, torch.Tensor):
+            value = next((b for b in self.bounds if math.isclose(value, b, rel_tol=1e-6)), value)
         checks.real(f"{self.name} in the optimizer", value, low=low, high=high, remedy=remedy)
 
     @abc.abstractmethod
