@@ -129,6 +129,11 @@ class Ensemble:
         """The shared base value of each hyperparameter, by name; waits for the device."""
         return dict(zip((h.name for h in self.hyperparameters), self._values.base, strict=True))
 
+    @property
+    def controller_states(self) -> dict[str, dict[str, float]]:
+        """What the controller keeps of each hyperparameter, by name: a copy; waits for nothing."""
+        return self._values.controller_states()
+
     def replica_values(self, replica: int) -> dict[str, float]:
         """A replica's value of each hyperparameter (Eq. 1), by name, on any replica."""
         replica = arguments.checked_replica(replica, self.num_replicas)

@@ -78,6 +78,11 @@ class Values:
         rates = [i for i, h in enumerate(self._hyperparameters) if h.rate_group is not None]
         return float(self._base[rates[position]])
 
+    def controller_states(self) -> dict[str, dict[str, float]]:
+        """The controller's state of each hyperparameter, by name."""
+        names = [h.name for h in self._hyperparameters]
+        return {name: dict(own) for name, own in zip(names, self._states, strict=True)}
+
     def cycle_steps(self, step: int) -> int | None:
         """The length that the controller wants for a cycle from ``step`` on; None for T."""
         wanted = [self._controller.next_cycle_steps(state, step) for state in self._states]

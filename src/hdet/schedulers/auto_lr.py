@@ -176,7 +176,7 @@ class AutoLR(_TakesNoRate, EnsembleScheduler, lr_scheduler.LRScheduler):
         num_steps = checks.integer(
             "num_steps", num_steps, minimum=1, remedy="about as many steps as have been taken"
         )
-        if self._anneal_start >= 0 and self.last_epoch >= self._anneal_start:
+        if self._anneals():
             raise UsageError(
                 f"anneal() was called at step {self.last_epoch}, and the anneal runs since step "
                 f"{self._anneal_start}; call it once, or leave it to total_steps"
@@ -214,14 +214,25 @@ class AutoLR(_TakesNoRate, EnsembleScheduler, lr_scheduler.LRScheduler):
         for key, minimum in (("_anneal_start", -1), ("_anneal_steps", 0)):
             checks.integer(f"state_dict[{key!r}]", state[key], minimum=minimum, remedy=checks.SAVED)
 
+    def _further_facts(self) -> dict[str, str]:
+        """The phase: whether it still climbs is the controller's to know."""
+        if not self._runs:
+            return {}
+        states = self._ensemble.controller_states.values()
+        phase = "climb" if any(own.get("climbing") for own in states) else "balance"
+        return {"phase": repr("anneal" if self._anneals() else phase)}
+
+    def _anneals(self) -> bool:
+        return 0 <= self._anneal_start <= self.last_epoch
+
     def _freeze_if_due(self) -> None:
-        if 0 <= self._anneal_start <= self.last_epoch:
+        if self._anneals():
             self._ensemble.freeze()
 
     def _planned(self) -> list[Value]:
         """Each group's scale, times 1 until the anneal and then falling linearly to 0."""
         factor = 1.0
-        if 0 <= self._anneal_start <= self.last_epoch:
+        if self._anneals():
             left = self._anneal_start + self._anneal_steps - self.last_epoch
             factor = max(left, 0) / self._anneal_steps
         return [scale * factor for scale in self._scales]

@@ -52,6 +52,21 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
         self._ensemble.note_written()
         self._last_lr = read_rates(self.optimizer)
 
+    def __repr__(self) -> str:
+        """Where it stands. Reads no tensor on a device, so that it waits for nothing."""
+        known = vars(self)
+        facts = {
+            "total_steps": known.get("total_steps"),
+            "step": known.get("last_epoch"),
+            "rates": "[" + ", ".join(_shown(rate) for rate in known.get("_last_lr", ())) + "]",
+            **self._further_facts(),
+        }
+        listed = ", ".join(f"{name}={value}" for name, value in facts.items())
+        return f"{type(self).__name__}({listed})"
+
+    def _further_facts(self) -> dict[str, str]:
+        return {}
+
     @property
     def ensemble(self) -> Ensemble:
         """What explores, averages and controls."""
@@ -174,6 +189,12 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
         """Slots need this pair for pickle protocols 0 and 1, which PyTorch's schedulers know."""
         entries, self._ensemble = state
         self.__dict__.update(entries)
+
+
+def _shown(rate: Any) -> str:
+    if isinstance(rate, torch.Tensor) and rate.device.type != "cpu":
+        return f"on {rate.device}"
+    return f"{float(rate):.4g}"
 
 
 def read_rates(optimizer: torch.optim.Optimizer) -> list[Value]:
