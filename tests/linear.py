@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -13,6 +15,18 @@ def model_and_optimizer(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = nn.Linear(3, 2).double()
     return model, getattr(torch.optim, kind)(model.parameters(), lr=2e-3)
+
+
+def explored(optimizer: torch.optim.Optimizer, **settings: Any) -> hdet.OneCycleLR:
+    """Three virtual replicas that come together every five steps."""
+    defaults: dict[str, Any] = {
+        "max_lr": 0.05,
+        "total_steps": 30,
+        "spread_ratio": 0.3,
+        "cycle_steps": 5,
+        "replicas": hdet.VirtualReplicas(3),
+    }
+    return hdet.OneCycleLR(optimizer, **{**defaults, **settings})
 
 
 def batch(step: int) -> torch.Tensor:

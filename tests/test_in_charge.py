@@ -12,7 +12,7 @@ from torch.optim import lr_scheduler
 
 import hdet
 from tests import training
-from tests.linear import batch, model_and_optimizer, virtual_step
+from tests.linear import batch, explored, model_and_optimizer, virtual_step
 from tests.pool import Pool
 
 
@@ -96,15 +96,7 @@ def test_a_chain_resumes_in_any_phase(kind: str, stop: int, scheduler_first: boo
 @pytest.mark.parametrize("kind", ["Adam", "AdamW"])
 def test_a_rate_set_by_hand_holds_and_stops_the_exploration(kind: str) -> None:
     model, optimizer = model_and_optimizer(kind)
-    scheduler = hdet.OneCycleLR(
-        optimizer,
-        0.05,
-        total_steps=30,
-        spread_ratio=0.3,
-        cycle_steps=10,
-        cycle_momentum=False,
-        replicas=hdet.VirtualReplicas(3),
-    )
+    scheduler = explored(optimizer, cycle_steps=10, cycle_momentum=False)
     for step in range(3):
         virtual_step(model, scheduler.ensemble, step)
         scheduler.step()
@@ -163,14 +155,7 @@ class TestBuffers:
 
 def test_weights_clamped_between_steps_stay_clamped() -> None:
     model, optimizer = model_and_optimizer("AdamW")
-    scheduler = hdet.OneCycleLR(
-        optimizer,
-        0.5,
-        total_steps=30,
-        spread_ratio=0.3,
-        cycle_steps=5,
-        replicas=hdet.VirtualReplicas(3),
-    )
+    scheduler = explored(optimizer, max_lr=0.5)
     for step in range(7):
         points = virtual_step(model, scheduler.ensemble, step)
         assert step == 0 or max(float(p.abs().max()) for p in points) <= 0.05 + 1e-12

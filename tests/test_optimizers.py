@@ -10,7 +10,7 @@ from torch import nn
 
 import hdet
 from tests import training
-from tests.linear import batch, model_and_optimizer, virtual_step
+from tests.linear import batch, explored, model_and_optimizer, virtual_step
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -19,14 +19,7 @@ def test_a_grad_scaler_unscales_once(fused: bool) -> None:
         torch.manual_seed(0)
         model = nn.Linear(3, 2)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
-        scheduler = hdet.OneCycleLR(
-            optimizer,
-            0.05,
-            total_steps=30,
-            spread_ratio=0.3,
-            cycle_steps=5,
-            replicas=hdet.VirtualReplicas(3),
-        )
+        scheduler = explored(optimizer)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scaled)
         for step in range(12):
             for _, part in scheduler.ensemble.fan_out(batch(step).float()):
@@ -94,14 +87,7 @@ def test_a_subclass_that_calls_its_parents_step() -> None:
         torch.manual_seed(0)
         model = nn.Linear(3, 2).double()
         optimizer = kind(model.parameters(), lr=1e-2)
-        scheduler = hdet.OneCycleLR(
-            optimizer,
-            0.05,
-            total_steps=30,
-            spread_ratio=0.3,
-            cycle_steps=5,
-            replicas=hdet.VirtualReplicas(3),
-        )
+        scheduler = explored(optimizer)
         for step in range(8):
             for _, part in scheduler.ensemble.fan_out(batch(step)):
                 (model(part).pow(2).mean() / 3).backward()
@@ -116,14 +102,7 @@ def test_weight_decay_switched_on_later_is_exact_from_the_next_cycle() -> None:
     from hdet.replicas.storage import CopiesStorage, LineStorage
 
     model, optimizer = model_and_optimizer("Adam")
-    scheduler = hdet.OneCycleLR(
-        optimizer,
-        0.5,
-        total_steps=30,
-        spread_ratio=0.3,
-        cycle_steps=3,
-        replicas=hdet.VirtualReplicas(3),
-    )
+    scheduler = explored(optimizer, max_lr=0.5, cycle_steps=3)
     for step in range(4):
         virtual_step(model, scheduler.ensemble, step)
         scheduler.step()
@@ -136,14 +115,7 @@ def test_weight_decay_switched_on_later_is_exact_from_the_next_cycle() -> None:
 def test_a_model_that_changes_type_between_cycles(kind: str) -> None:
     model, optimizer = model_and_optimizer(kind)
     model.float()
-    scheduler = hdet.OneCycleLR(
-        optimizer,
-        0.5,
-        total_steps=30,
-        spread_ratio=0.3,
-        cycle_steps=1,
-        replicas=hdet.VirtualReplicas(3),
-    )
+    scheduler = explored(optimizer, max_lr=0.5, cycle_steps=1)
     for _ in range(3):
         model.double()
         optimizer.state.clear()

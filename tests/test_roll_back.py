@@ -11,7 +11,7 @@ from torch import nn
 
 import hdet
 from tests import training
-from tests.linear import batch, model_and_optimizer, virtual_step
+from tests.linear import batch, explored, model_and_optimizer, virtual_step
 
 
 @pytest.mark.parametrize("kind", ["Adam", "AdamW"])
@@ -19,15 +19,7 @@ def test_a_roll_back_inside_a_cycle_starts_from_what_was_loaded(kind: str) -> No
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-2)
-    scheduler = hdet.OneCycleLR(
-        optimizer,
-        0.05,
-        total_steps=30,
-        spread_ratio=0.3,
-        cycle_steps=5,
-        replicas=hdet.VirtualReplicas(3),
-        model=model,
-    )
+    scheduler = explored(optimizer, model=model)
     for step in range(5):
         virtual_step(model, scheduler.ensemble, step)
         scheduler.step()
@@ -45,15 +37,7 @@ def test_a_roll_back_inside_a_cycle_starts_from_what_was_loaded(kind: str) -> No
 def test_a_checkpoint_without_a_controller_goes_on_with_one() -> None:
     def build(**settings: Any) -> hdet.OneCycleLR:
         _, optimizer = model_and_optimizer("Adam")
-        return hdet.OneCycleLR(
-            optimizer,
-            0.05,
-            total_steps=30,
-            spread_ratio=0.3,
-            cycle_steps=5,
-            replicas=hdet.VirtualReplicas(3),
-            **settings,
-        )
+        return explored(optimizer, **settings)
 
     plain, steered = build(), build(auto_lr=True, warmup_steps=10)
     for _ in range(5):
