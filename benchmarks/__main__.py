@@ -1,4 +1,4 @@
-"""The one entry point: ``python -m benchmarks [core|autolr|horizon|overhead|render]``."""
+"""The one entry point: ``python -m benchmarks COMMAND``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import core, horizon, overhead, runs, study, timing
+from benchmarks import core, horizon, overhead, runs, stacked, study, timing
 from benchmarks.tasks import TASKS
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     branches = commands.add_parser("horizon", help="which rate looks best a few steps ahead")
     branches.add_argument("--seeds", type=int, default=2)
     branches.add_argument("--workers", type=int, default=2)
+    stacked.add_parser(commands)
     render = commands.add_parser("render", help="make the pages and figures from the raw results")
     render.add_argument("--quick", action="store_true", help="of the trial, into runs/quick")
     return top
@@ -73,7 +74,8 @@ def render(docs: Path, records: Path) -> None:
     page = core.render(_read("core")) + overhead.render(costs)
     docs.mkdir(parents=True, exist_ok=True)
     (docs / "performance.md").write_text(page)
-    report.write(runs.load(records), costs, docs, runs.load(records.parent / HORIZON))
+    branches, lanes = (runs.load(records.parent / name) for name in (HORIZON, stacked.FILE))
+    report.write(runs.load(records), costs, docs, branches, lanes)
     print("wrote", docs / "performance.md", docs / "results.md", docs / "figures")
 
 
@@ -101,6 +103,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(f"error: {error}")
     elif options.command == "horizon":
         look_ahead(options)
+    elif options.command == "stacked":
+        try:
+            stacked.main(options, QUICK if options.quick else RESULTS)
+        except ValueError as error:
+            sys.exit(f"error: {error}")
     elif options.command == "render":
         if options.quick:
             render(QUICK, QUICK / "autolr.jsonl")

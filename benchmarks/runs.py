@@ -61,8 +61,8 @@ def train(task: Task, seed: int, make: Callable[[Task, nn.Module], Contestant]) 
         if not math.isfinite(recent[-1]):
             break
         if step + 1 in points:
-            rates = [_short(rate) for rate in contestant.rates]
-            curve.append([step + 1, _short(sum(recent) / len(recent)), _alone(rates)])
+            rates = [short(rate) for rate in contestant.rates]
+            curve.append([step + 1, short(sum(recent) / len(recent)), alone(rates)])
             recent = []
     seconds = time.perf_counter() - start
     contestant.finish()
@@ -75,11 +75,12 @@ def train(task: Task, seed: int, make: Callable[[Task, nn.Module], Contestant]) 
     }
 
 
-def _short(number: float) -> float:
+def short(number: float) -> float:
+    """To four digits."""
     return float(f"{number:.4g}")
 
 
-def _alone(rates: list[float]) -> list[float]:
+def alone(rates: list[float]) -> list[float]:
     """One number where all groups have the same."""
     return rates[:1] if len(set(rates)) == 1 else rates
 

@@ -62,8 +62,9 @@ def first_round(
     return [Job(task, cell, 0, total_steps) for task in tasks for cell in grid(TASKS[task])]
 
 
-def promoted(task: str, records: Iterable[dict[str, Any]]) -> list[str]:
-    """The best cell of each schedule by seed 0, and its neighbours."""
+def promoted(task: str, records: Iterable[dict[str, Any]], family: str | None = None) -> list[str]:
+    """The best cell of each schedule by seed 0, and its neighbours; the family is the task's."""
+    family = family or TASKS[task].family
     losses = {
         record["contestant"]: record["validation"]
         for record in records
@@ -71,10 +72,10 @@ def promoted(task: str, records: Iterable[dict[str, Any]]) -> list[str]:
     }
     cells = []
     for schedule in SCHEDULES:
-        own = [cell for cell in column(TASKS[task].family, schedule) if cell in losses]
+        own = [cell for cell in column(family, schedule) if cell in losses]
         if own:
             best = min(own, key=lambda cell: losses[cell])
-            cells += with_neighbours(TASKS[task].family, best)
+            cells += with_neighbours(family, best)
     return cells
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import time
@@ -39,7 +40,9 @@ def ratio(seconds: Mapping[str, list[float]], name: str, baseline: str) -> float
 
 @functools.cache
 def commit() -> str:
-    """The commit, with a + behind it if the code differs from it."""
+    """The commit, with a + behind it if the code differs from it; "unknown" without git."""
+    if shutil.which("git") is None:
+        return "unknown"
 
     def git(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -145,7 +145,8 @@ def test_the_pages_are_what_the_raw_results_make() -> None:
     docs = ROOT / "docs"
     results = Results(runs.load(RECORDS))
     branches = runs.load(RECORDS.parent / "horizon.jsonl")
-    made = page(results, costs(), (docs / "figures").glob("*.png"), branches)
+    lanes = runs.load(RECORDS.parent / "stacked.jsonl")
+    made = page(results, costs(), (docs / "figures").glob("*.png"), branches, lanes)
     assert (docs / "results.md").read_text() == made
     measured = json.loads((RECORDS.parent / "core.json").read_text())
     performance = core.render(measured) + overhead.render(costs())

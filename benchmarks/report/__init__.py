@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import figures, horizon
+from benchmarks.report import figures, horizon, stacked
 from benchmarks.report.page import page
 from benchmarks.report.results import Record, Results
 
@@ -16,12 +16,14 @@ def write(
     costs: Mapping[str, Any],
     docs: Path,
     branches: Sequence[Record] = (),
+    lanes: Sequence[Record] = (),
 ) -> None:
     """``results.md`` and ``figures/`` in that folder."""
     results = Results(records)
     drawn = figures.draw_all(results, docs / "figures")
     horizon.draw(branches, docs / "figures")
-    (docs / "results.md").write_text(page(results, costs, drawn, branches))
+    drawn += stacked.draw(lanes, docs / "figures")
+    (docs / "results.md").write_text(page(results, costs, drawn, branches, lanes))
 
 
 __all__ = ["Results", "write"]

@@ -19,7 +19,6 @@ except ModuleNotFoundError as error:  # pragma: no cover
 from benchmarks.contestants import RATES, SCHEDULES
 from benchmarks.report.results import Record, Results
 from benchmarks.runs import DIVERGED
-from benchmarks.tasks import TASKS
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; markers and dashes differ too.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED = (
@@ -111,7 +110,7 @@ def rates(results: Results, task: str, axes: Axes) -> bool:
     heights = []
     for schedule in SCHEDULES:
         colour, marker = STYLES[schedule]
-        cells = ((rate, f"{schedule}@{rate:g}") for rate in RATES[TASKS[task].family])
+        cells = ((rate, f"{schedule}@{rate:g}") for rate in RATES[results.kinds[task].family])
         points = _means(results, task, cells)
         style = {"color": colour, "marker": marker, "label": LABELS[schedule]}
         heights += _points(axes, points, markersize=4.5, linewidth=1.2, **style)

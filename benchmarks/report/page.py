@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import horizon, tables
+from benchmarks.report import horizon, stacked, tables
 from benchmarks.report.results import Record, Results
 from benchmarks.tasks import TASKS
 
@@ -66,6 +66,7 @@ def page(
     costs: Mapping[str, Any],
     figures: Iterable[Path],
     branches: Sequence[Record] = (),
+    lanes: Sequence[Record] = (),
 ) -> str:
     """The whole page."""
     drawn = {path.name for path in figures}
@@ -78,6 +79,7 @@ def page(
     lines += [*tables.against_peers(results), "", PEERS_TEXT]
     for task in results.tasks:
         lines += _task(results, task, extra, drawn)
+    lines += stacked.section(lanes, drawn)
     lines += horizon.section(branches)
     lines += ["## Ablations", "", ABLATION_TEXT, *tables.ablations(results), ""]
     lines += ["## How it was measured", "", *(f"- {line}" for line in results.origins()), ""]

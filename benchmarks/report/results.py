@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.contestants import OURS, PEERS, SCHEDULES, column
 from benchmarks.runs import DIVERGED
-from benchmarks.tasks import TASKS
+from benchmarks.tasks import TASKS, Task
 
 Record = Mapping[str, Any]
 
@@ -27,9 +27,17 @@ class Score(NamedTuple):
 
 
 class Results:
-    """The records of a study, the last of each (task, contestant, seed)."""
+    """The records of a study, the last of each (task, contestant, seed).
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    Args:
+        records: of runs.
+        kinds: the tasks by name, in the order of the page; None is those of the study.
+    """
+
+    def __init__(
+        self, records: Iterable[Record], kinds: Mapping[str, type[Task]] | None = None
+    ) -> None:
+        self.kinds = TASKS if kinds is None else kinds
         self._records: dict[str, dict[str, dict[int, Record]]] = {}
         for record in records:
             own = self._records.setdefault(record["task"], {})
@@ -43,8 +51,8 @@ class Results:
 
     @property
     def tasks(self) -> list[str]:
-        """Those with a record, in the order of `TASKS`."""
-        return [task for task in TASKS if task in self._records]
+        """Those with a record, in the order of `kinds`."""
+        return [task for task in self.kinds if task in self._records]
 
     def contestants(self, task: str) -> list[str]:
         """Those with a record on a task."""
@@ -64,7 +72,7 @@ class Results:
 
         A cell with one seed does not compete with those that have three: its luck would count.
         """
-        cells = [cell for s in schedules for cell in column(TASKS[task].family, s)]
+        cells = [cell for s in schedules for cell in column(self.kinds[task].family, s)]
         losses = {cell: own for cell in cells if (own := self.losses(task, cell))}
         if not losses:
             return None

@@ -9,7 +9,6 @@ from typing import Any
 from benchmarks.contestants import ABLATIONS, OURS, PEERS, RATES, SCHEDULES
 from benchmarks.report.results import Results, Score
 from benchmarks.runs import DIVERGED
-from benchmarks.tasks import TASKS
 
 MISSING = "not run"
 NEAR = 1.0
@@ -91,10 +90,10 @@ def of_task(results: Results, task: str, costs: Mapping[str, float]) -> list[str
         extra = f"{costs[task]:+.1f}" if name == "autolr" and task in costs else ""
         return [label, where, str(len(losses)), loss(losses), distance, extra]
 
-    rows = [row("best of the grid", best, _where(task, best))]
+    rows = [row("best of the grid", best, where(results, task, best))]
     for schedule in SCHEDULES:
         cell = results.best_cell(task, [schedule])
-        rows.append(row(NAMES[schedule], cell, _where(task, cell)))
+        rows.append(row(NAMES[schedule], cell, where(results, task, cell)))
     rows += [row(NAMES[name], name) for name in (*OURS, *PEERS)]
     return table(
         ["", "rate", "seeds", "validation loss", "% off the best", "extra time, %"],
@@ -102,11 +101,12 @@ def of_task(results: Results, task: str, costs: Mapping[str, float]) -> list[str
     )
 
 
-def _where(task: str, cell: str | None) -> str:
+def where(results: Results, task: str, cell: str | None) -> str:
+    """A cell in words, and whether it lies at an edge of the grid."""
     if cell is None:
         return ""
     schedule, rate = cell.split("@")
-    rates = RATES[TASKS[task].family]
+    rates = RATES[results.kinds[task].family]
     edge = " (edge)" if float(rate) in (rates[0], rates[-1]) else ""
     return f"{NAMES[schedule]}, {rate}{edge}"
 
@@ -114,7 +114,7 @@ def _where(task: str, cell: str | None) -> str:
 def grid(results: Results, task: str) -> list[str]:
     """All cells, in percent off the best."""
     best = results.best_cell(task)
-    rates = [f"{rate:g}" for rate in RATES[TASKS[task].family]]
+    rates = [f"{rate:g}" for rate in RATES[results.kinds[task].family]]
     return table(
         ["rate", *rates],
         (

@@ -26,7 +26,7 @@ class ByteLM(Task):
     total_steps = 1000
     family = "adamw"
     settings = {"betas": (0.9, 0.95)}  # noqa: RUF012
-    clip = 1.0
+    clip: float | None = 1.0
 
     def build(self) -> nn.Module:
         """About 130 000 parameters."""
