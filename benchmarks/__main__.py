@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import core, horizon, overhead, runs, stacked, study, timing
-from benchmarks.tasks import TASKS
+from benchmarks.tasks import SUITES, TASKS, expand
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
@@ -25,7 +25,14 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("core", help="what step() and converge() cost")
     commands.add_parser("overhead", help="what AutoLR adds to the time of a run")
     auto = commands.add_parser("autolr", help="AutoLR, the tuned grid, and rate-free peers")
-    auto.add_argument("--task", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="T")
+    auto.add_argument(
+        *("--tasks", "--task"),
+        nargs="+",
+        choices=[*SUITES, *TASKS],
+        default=["main"],
+        metavar="T",
+        help=f"tasks, or suites of them: {', '.join(SUITES)}; default: main",
+    )
     auto.add_argument("--seeds", type=int, default=3)
     auto.add_argument("--contestants", default=study.DEFAULT, metavar="A,B")
     auto.add_argument("--workers", type=int, default=2)
@@ -42,14 +49,14 @@ def parser() -> argparse.ArgumentParser:
 
 def compare(options: argparse.Namespace) -> None:
     """Run the study, resuming where its file stands."""
-    names = study.chosen(options.contestants)
+    names, tasks = study.chosen(options.contestants), expand(options.tasks)
     path = (QUICK if options.quick else RESULTS) / "autolr.jsonl"
     if options.redo:
         if "grid" in names:
             raise SystemExit("--redo takes the contestants to run again, not the grid")
-        print(runs.forget(path, options.task, names), "records dropped")
+        print(runs.forget(path, tasks, names), "records dropped")
     for line in study.run(
-        options.task,
+        tasks,
         names,
         seeds=options.seeds,
         path=path,
@@ -62,7 +69,8 @@ def compare(options: argparse.Namespace) -> None:
 def look_ahead(options: argparse.Namespace) -> None:
     """Branches from each task's best held rate in the grid's results."""
     path = RESULTS / "autolr.jsonl"
-    for line in horizon.run(runs.load(path), path.parent / HORIZON, options.seeds, options.workers):
+    grid = [record for record in runs.load(path) if record["task"] in SUITES["main"]]
+    for line in horizon.run(grid, path.parent / HORIZON, options.seeds, options.workers):
         print(line, flush=True)
 
 

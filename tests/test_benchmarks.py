@@ -15,7 +15,7 @@ from benchmarks import core, overhead, runs, study
 from benchmarks.contestants import PEERS, build, grid, ours, with_neighbours
 from benchmarks.contestants.greedy import CycleProduct
 from benchmarks.runs import Job, perform, perform_all, recorded_steps
-from benchmarks.tasks import TASKS
+from benchmarks.tasks import SUITES, TASKS, expand
 
 import hdet
 from tests.tiny_task import Tiny, TwoGroups
@@ -216,6 +216,16 @@ def test_names_that_nobody_has_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="--contestants takes grid"):
         study.chosen("grid,adamw")
     assert set(study.chosen("peers")) == set(PEERS)
+
+
+def test_the_command_takes_tasks_and_suites_of_them() -> None:
+    takes = entry.parser().parse_args
+    assert takes(["autolr"]).tasks == ["main"]
+    for option in ("--task", "--tasks"):
+        chosen = takes(["autolr", option, "development", "diamonds"]).tasks
+        assert expand(chosen) == [*SUITES["development"], "diamonds"]
+    with pytest.raises(SystemExit):
+        takes(["autolr", "--task", "nothing"])
 
 
 def test_the_command_writes_a_trial_where_git_does_not_look(

@@ -14,7 +14,7 @@ from benchmarks.contestants import ABLATIONS, PEERS, grid
 from benchmarks.report import Results, tables
 from benchmarks.report.page import page
 from benchmarks.runs import DIVERGED
-from benchmarks.tasks import TASKS
+from benchmarks.tasks import SUITES, TASKS
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "benchmarks" / "results" / "autolr.jsonl"
@@ -44,7 +44,8 @@ def costs() -> dict[str, Any]:
 def full() -> list[dict[str, Any]]:
     """Every cell once and the rest with three seeds; losses by position."""
     records = []
-    for task, kind in TASKS.items():
+    for task in SUITES["main"]:
+        kind = TASKS[task]
         records += [record(c, 2.0 + i, task=task) for i, c in enumerate(grid(kind))]
         names = (*grid(kind)[:2], "autolr", "autolr_probe", *PEERS, *ABLATIONS)
         for seed in range(3):
@@ -77,6 +78,14 @@ def test_the_luck_of_one_seed_does_not_make_a_cell_the_best() -> None:
     assert results.best_cell("byte_lm", ["one_cycle"]) is None
 
 
+def test_the_report_keeps_to_the_main_tasks_unless_it_is_given_others() -> None:
+    records = [record("autolr", 2.0), record("dog", 3.0, task="teacher", seed=4)]
+    assert Results(records).tasks == ["byte_lm"]
+    assert Results(records).num_seeds == 1
+    assert not Results(records).contestants("teacher")
+    assert Results(records, SUITES["development"]).tasks == ["teacher"]
+
+
 def test_the_last_record_of_a_run_counts() -> None:
     results = Results([record("dog", 3.0), record("dog", 2.0)])
     assert results.losses("byte_lm", "dog") == {0: 2.0}
@@ -100,7 +109,7 @@ def test_a_full_set_renders_everybody(tmp_path: Path) -> None:
         assert name in text
     assert text.isascii()
     pictures = sorted((tmp_path / "figures").iterdir())
-    assert len(pictures) == 2 * len(TASKS)
+    assert len(pictures) == 2 * len(SUITES["main"])
     for picture in pictures:
         assert f"](figures/{picture.name})" in text
         assert picture.stat().st_size < 40_000

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.tasks import TASKS, Task, diamonds, flights, images
+from benchmarks.contestants import build
+from benchmarks.runs import DIVERGED, train
+from benchmarks.tasks import SUITES, TASKS, Task, diamonds, expand, flights, images
 
 from hdet.cli import byte_model
 
 
 def _images(prefix: str) -> tuple[torch.Tensor, ...]:
     del prefix
-    return torch.arange(60_000).view(-1, 1, 1, 1).float(), torch.arange(60_000)
+    numbers = torch.arange(60_000)
+    return (numbers / 60_000).view(-1, 1, 1, 1).expand(-1, -1, 28, 28), numbers
 
 
 def _flights() -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
@@ -24,13 +28,14 @@ def _flights() -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
 
 
 def _diamonds() -> tuple[torch.Tensor, ...]:
-    return torch.arange(53_940.0)[:, None], torch.arange(53_940.0)
+    numbers = torch.arange(53_940.0) / 53_940
+    return numbers[:, None].expand(-1, 26), numbers
 
 
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbered rows in place of the data, so that a batch shows which rows it took."""
-    monkeypatch.setattr(images, "_split", _images)
+    monkeypatch.setattr(images, "split", _images)
     monkeypatch.setattr(flights, "_split", _flights)
     monkeypatch.setattr(diamonds, "_data", _diamonds)
 
@@ -70,7 +75,7 @@ def _no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (diamonds._data.__wrapped__, _no_package, r"diamonds .*pip install 'hdet\[bench\]'"),
         (flights._rows, _no_package, r"flights .*pip install 'hdet\[bench\]'"),
-        (lambda: images._split.__wrapped__("train"), _no_folder, "apt-get install dataset-fashion"),
+        (lambda: images.split.__wrapped__("train"), _no_folder, "apt-get install dataset-fashion"),
     ],
     ids=["diamonds", "flights", "images"],
 )
@@ -89,6 +94,37 @@ def test_the_language_model_needs_nothing_but_python() -> None:
     train, held_out = byte_model.corpus(200_000)
     assert len(train) > 0
     assert len(held_out) > 0
+
+
+SMALLER = [TASKS[name] for suite in SUITES if suite != "main" for name in SUITES[suite]]
+
+
+@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.parametrize("kind", SMALLER, ids=lambda kind: kind.name)
+def test_a_few_steps_of_a_smaller_task_keep_it_finite(
+    kind: type[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = torch.arange(60_000) % 10
+    monkeypatch.setattr(images, "split", lambda prefix: (_images(prefix)[0][:4000], labels[:4000]))
+    monkeypatch.setattr(images.Images, "num_images", 2000)
+    monkeypatch.setattr(kind, "total_steps", 3)
+    losses = []
+    for _ in range(2):
+        record = train(kind(), 0, lambda task, model: build("hold_then_anneal@0.001", task, model))
+        assert all(math.isfinite(loss) for _, loss, _ in record["curve"])
+        losses.append(record["validation"])
+    assert losses[0] == losses[1] < DIVERGED
+    model = kind().build()
+    assert model.training
+    assert kind().validate(model) == kind().validate(model)
+    assert model.training
+
+
+def test_names_of_tasks_are_their_own_and_every_one_is_in_a_suite() -> None:
+    names = [name for suite in SUITES.values() for name in suite]
+    assert names == list(dict.fromkeys(names)) == list(TASKS)
+    assert len(SUITES["main"]) == 5
+    assert expand(["teacher", "main"]) == ["teacher", *SUITES["main"]]
 
 
 @pytest.mark.parametrize("kind", TASKS.values(), ids=lambda kind: kind.name)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.contestants import OURS, PEERS, SCHEDULES, column
 from benchmarks.runs import DIVERGED
-from benchmarks.tasks import TASKS, Task
+from benchmarks.tasks import SUITES, TASKS, Task
 
 Record = Mapping[str, Any]
 
@@ -27,19 +27,21 @@ class Score(NamedTuple):
 
 
 class Results:
-    """The records of a study, the last of each (task, contestant, seed).
+    """The records of a study on some tasks, the last of each (task, contestant, seed).
 
     Args:
-        records: of runs.
-        kinds: the tasks by name, in the order of the page; None is those of the study.
+        records: of runs; those of other tasks do not count.
+        kinds: the tasks by name, in the order of the page; None is the main suite.
     """
 
     def __init__(
         self, records: Iterable[Record], kinds: Mapping[str, type[Task]] | None = None
     ) -> None:
-        self.kinds = TASKS if kinds is None else kinds
+        self.kinds = {name: TASKS[name] for name in SUITES["main"]} if kinds is None else kinds
         self._records: dict[str, dict[str, dict[int, Record]]] = {}
         for record in records:
+            if record["task"] not in self.kinds:
+                continue
             own = self._records.setdefault(record["task"], {})
             own.setdefault(record["contestant"], {})[record["seed"]] = record
 

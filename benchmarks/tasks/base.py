@@ -25,14 +25,17 @@ class Task(abc.ABC):
     """What the optimiser takes beside the rate."""
     clip: float | None = None
     """The norm that gradients are clipped to."""
+    weight_decay: float = 0.0
+    """Of the one group that there is unless a task has its own."""
 
     @abc.abstractmethod
     def build(self) -> nn.Module:
         """A fresh model, from torch's global generator, which the runner seeds."""
 
-    @abc.abstractmethod
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Parameter groups, named, without rates."""
+        params = list(model.parameters())
+        return [{"name": "all", "params": params, "weight_decay": self.weight_decay}]
 
     @abc.abstractmethod
     def batch(self, step: int, seed: int) -> Batch:
@@ -63,3 +66,13 @@ def epochs_order(num_items: int, batch_size: int, step: int, seed: int) -> torch
     generator = torch.Generator().manual_seed(1_000_003 * seed + epoch)
     order = torch.randperm(num_items, generator=generator)
     return order[within * batch_size : (within + 1) * batch_size]
+
+
+def matrices_and_vectors(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups, with weight decay on matrices only."""
+    params = list(model.parameters())
+    matrices, vectors = ([p for p in params if (p.dim() > 1) is own] for own in (True, False))
+    return [
+        {"name": "matrices", "params": matrices, "weight_decay": weight_decay},
+        {"name": "vectors", "params": vectors, "weight_decay": 0.0},
+    ]

@@ -8,7 +8,6 @@ import importlib.util
 import io
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -61,10 +60,6 @@ class Diamonds(Task):
         return nn.Sequential(
             nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 1)
         )
-
-    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """One, without weight decay."""
-        return [{"name": "all", "params": list(model.parameters()), "weight_decay": 0.0}]
 
     def batch(self, step: int, seed: int) -> Batch:
         """Shuffled epochs."""

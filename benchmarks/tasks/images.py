@@ -1,11 +1,10 @@
-"""Image classifiers with BatchNorm on Fashion-MNIST (Debian's ``dataset-fashion-mnist``)."""
+"""Image classifiers on Fashion-MNIST (Debian's ``dataset-fashion-mnist``)."""
 
 from __future__ import annotations
 
 import functools
 import gzip
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +16,8 @@ BATCH_SIZE = 128
 
 
 @functools.cache
-def _split(prefix: str) -> Batch:
+def split(prefix: str) -> Batch:
+    """Standardised images and labels of the part ``train`` or ``t10k``."""
     if not FOLDER.is_dir():
         raise FileNotFoundError(
             "the image tasks need Fashion-MNIST; apt-get install dataset-fashion-mnist"
@@ -29,7 +29,29 @@ def _split(prefix: str) -> Batch:
     return (pixels.float() / 255.0 - 0.2860) / 0.3530, targets
 
 
-class Fashion(Task):
+class Images(Task):
+    """Classification of images, in shuffled epochs, without augmentation."""
+
+    batch_size = BATCH_SIZE
+    num_images = 60_000
+    """The first so many are trained on."""
+
+    def batch(self, step: int, seed: int) -> Batch:
+        """Shuffled epochs."""
+        order = epochs_order(self.num_images, self.batch_size, step, seed)
+        return tuple(column[order] for column in split("train"))
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Cross-entropy."""
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def held_out(self) -> list[Batch]:
+        """The test set."""
+        images, labels = split("t10k")
+        return list(zip(torch.split(images, 1000), torch.split(labels, 1000), strict=True))
+
+
+class Fashion(Images):
     """A small convolutional classifier with BatchNorm under SGD with momentum, three epochs."""
 
     name = "fashion_sgd"
@@ -53,25 +75,6 @@ class Fashion(Task):
             nn.ReLU(),
             nn.Linear(32, 10),
         )
-
-    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """One."""
-        params = list(model.parameters())
-        return [{"name": "all", "params": params, "weight_decay": self.weight_decay}]
-
-    def batch(self, step: int, seed: int) -> Batch:
-        """Shuffled epochs."""
-        order = epochs_order(60_000, BATCH_SIZE, step, seed)
-        return tuple(column[order] for column in _split("train"))
-
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Cross-entropy."""
-        return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-    def held_out(self) -> list[Batch]:
-        """The test set."""
-        images, labels = _split("t10k")
-        return list(zip(torch.split(images, 1000), torch.split(labels, 1000), strict=True))
 
 
 class FashionAdamW(Fashion):
