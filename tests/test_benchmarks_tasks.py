@@ -12,14 +12,14 @@ import torch
 from benchmarks.contestants import build
 from benchmarks.runs import DIVERGED, train
 from benchmarks.tasks import SUITES, TASKS, Task, diamonds, expand, flights, images
+from benchmarks.tasks.unseen import fine_tuning
 
 from hdet.cli import byte_model
 
 
 def _images(prefix: str) -> tuple[torch.Tensor, ...]:
-    del prefix
-    numbers = torch.arange(60_000)
-    return (numbers / 60_000).view(-1, 1, 1, 1).expand(-1, -1, 28, 28), numbers
+    numbers = torch.arange(60_000 if prefix == "train" else 2000)
+    return (numbers / 60_000).view(-1, 1, 1, 1).expand(-1, -1, 28, 28), numbers % 10
 
 
 def _flights() -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
@@ -38,6 +38,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "split", _images)
     monkeypatch.setattr(flights, "_split", _flights)
     monkeypatch.setattr(diamonds, "_data", _diamonds)
+    monkeypatch.setattr(fine_tuning, "_pretrained", lambda: fine_tuning._body().state_dict())
 
 
 @pytest.mark.usefixtures("stand_ins")
@@ -58,7 +59,7 @@ def test_batches_are_a_function_of_seed_and_step(kind: type[Task]) -> None:
 @pytest.mark.usefixtures("stand_ins")
 def test_an_epoch_shows_every_row_once() -> None:
     steps = 60_000 // images.BATCH_SIZE
-    rows = torch.cat([images.Fashion().batch(step, 0)[1] for step in range(0, steps)])
+    rows = torch.cat([images.Fashion().batch(step, 0)[0][:, 0, 0, 0] for step in range(0, steps)])
     assert len(rows.unique()) == len(rows)
 
 
@@ -96,6 +97,7 @@ def test_the_language_model_needs_nothing_but_python() -> None:
     assert len(held_out) > 0
 
 
+pretrain = fine_tuning._pretrained.__wrapped__
 SMALLER = [TASKS[name] for suite in SUITES if suite != "main" for name in SUITES[suite]]
 
 
@@ -104,9 +106,6 @@ SMALLER = [TASKS[name] for suite in SUITES if suite != "main" for name in SUITES
 def test_a_few_steps_of_a_smaller_task_keep_it_finite(
     kind: type[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    labels = torch.arange(60_000) % 10
-    monkeypatch.setattr(images, "split", lambda prefix: (_images(prefix)[0][:4000], labels[:4000]))
-    monkeypatch.setattr(images.Images, "num_images", 2000)
     monkeypatch.setattr(kind, "total_steps", 3)
     losses = []
     for _ in range(2):
@@ -120,6 +119,23 @@ def test_a_few_steps_of_a_smaller_task_keep_it_finite(
     assert model.training
 
 
+@pytest.mark.usefixtures("stand_ins")
+def test_pretraining_is_the_same_whatever_the_seed_and_leaves_it_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(1)
+    first = pretrain(num_steps=2)
+    drawn = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.equal(drawn, torch.rand(1))
+    again = pretrain(num_steps=2)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    monkeypatch.setattr(fine_tuning, "_pretrained", lambda: first)
+    one, other = fine_tuning.FineTuning().build(), fine_tuning.FineTuning().build()
+    assert torch.equal(one[0][0].weight, other[0][0].weight)
+    assert not torch.equal(one[1].weight, other[1].weight)
+
+
 def test_names_of_tasks_are_their_own_and_every_one_is_in_a_suite() -> None:
     names = [name for suite in SUITES.values() for name in suite]
     assert names == list(dict.fromkeys(names)) == list(TASKS)
@@ -127,6 +143,7 @@ def test_names_of_tasks_are_their_own_and_every_one_is_in_a_suite() -> None:
     assert expand(["teacher", "main"]) == ["teacher", *SUITES["main"]]
 
 
+@pytest.mark.usefixtures("stand_ins")
 @pytest.mark.parametrize("kind", TASKS.values(), ids=lambda kind: kind.name)
 def test_groups_hold_every_parameter_once(kind: type[Task]) -> None:
     model = kind().build()

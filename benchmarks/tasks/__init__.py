@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from benchmarks.tasks import development
+from benchmarks.tasks import development, unseen
 from benchmarks.tasks.base import Batch, Task
 from benchmarks.tasks.byte_lm import ByteLM
 from benchmarks.tasks.diamonds import Diamonds
@@ -10,7 +10,11 @@ from benchmarks.tasks.flights import Flights
 from benchmarks.tasks.images import Fashion, FashionAdamW
 
 MAIN: tuple[type[Task], ...] = (ByteLM, Flights, Fashion, FashionAdamW, Diamonds)
-_SUITES: dict[str, tuple[type[Task], ...]] = {"main": MAIN, "development": development.TASKS}
+_SUITES: dict[str, tuple[type[Task], ...]] = {
+    "main": MAIN,
+    "development": development.TASKS,
+    "unseen": unseen.TASKS,
+}
 
 TASKS: dict[str, type[Task]] = {task.name: task for suite in _SUITES.values() for task in suite}
 SUITES: dict[str, tuple[str, ...]] = {

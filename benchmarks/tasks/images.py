@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -13,6 +14,8 @@ from benchmarks.tasks.base import Batch, Task, epochs_order
 
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
 BATCH_SIZE = 128
+NUM_PIXELS = 28 * 28
+MEAN, STD = 0.2860, 0.3530
 
 
 @functools.cache
@@ -26,7 +29,16 @@ def split(prefix: str) -> Batch:
     labels = gzip.decompress((FOLDER / f"{prefix}-labels-idx1-ubyte.gz").read_bytes())[8:]
     pixels = torch.frombuffer(bytearray(images), dtype=torch.uint8).view(-1, 1, 28, 28)
     targets = torch.frombuffer(bytearray(labels), dtype=torch.uint8).long()
-    return (pixels.float() / 255.0 - 0.2860) / 0.3530, targets
+    return (pixels.float() / 255.0 - MEAN) / STD, targets
+
+
+def convolutions(norm: Callable[[int], nn.Module]) -> list[nn.Module]:
+    """Three of them, each with its normalisation: from an image to 64 channels of 4 by 4."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((1, 16), (16, 32), (32, 64)):
+        conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+        layers += [conv, norm(outputs), nn.ReLU()]
+    return layers
 
 
 class Images(Task):

@@ -6,9 +6,7 @@ import torch
 from torch import nn
 
 from benchmarks.tasks.base import Batch
-from benchmarks.tasks.images import Images
-
-NUM_PIXELS = 28 * 28
+from benchmarks.tasks.images import NUM_PIXELS, Images, convolutions
 
 
 class Autoencoder(Images):
@@ -72,13 +70,7 @@ class ConvGroupNorm(Images):
 
     def build(self) -> nn.Module:
         """Three convolutions and the mean over positions."""
-        layers: list[nn.Module] = []
-        for inputs, outputs in ((1, 16), (16, 32), (32, 64)):
-            layers += [
-                nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False),
-                nn.GroupNorm(8, outputs),
-                nn.ReLU(),
-            ]
+        layers = convolutions(lambda width: nn.GroupNorm(8, width))
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
