@@ -40,6 +40,16 @@ class Evidence(NamedTuple):
             return 0.0
         return slope / stderr if stderr > 0.0 else math.copysign(math.inf, slope)
 
+    @property
+    def imbalance(self) -> float:
+        """The trend's slope over the sum of the magnitudes of its parts; 0 where unknown."""
+        if self.trend is None:
+            return 0.0
+        slope, scale = self.trend.slope, self.trend.scale
+        if not math.isfinite(slope) or not math.isfinite(scale) or scale <= 0.0:
+            return 0.0
+        return max(-1.0, min(1.0, slope / scale))
+
 
 class AbstractController(abc.ABC):
     """Moves the base value of one hyperparameter at each converge from ``start_step`` on.

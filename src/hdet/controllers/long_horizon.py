@@ -5,13 +5,16 @@ that the parameters have just come, once they have moved at all. That climb is t
 
 *Balance.* From then on, once a cycle,
 
-$\log h \gets \log h - \frac{\kappa}{1 + q / K} \, \frac{s}{|s|} \, \frac{z^4}{z^4 + z_0^4}$,
+$\log h \gets \log h - \frac{\kappa}{1 + q / K} \, \bar r \, \frac{Z^4}{Z^4 + z_0^4},
+\qquad \bar r = \frac{1}{n} \sum_i \frac{s_i}{|s_i|}, \quad Z = \frac{1}{\sqrt n} \sum_i z_i$,
 
-s being the signal's slope, |s| the sum of the magnitudes of its parts, z its significance and q the
-number of quiet cycles lately: how far the two parts are from balance, believed as far as it is
-certain, in strides that shorten while nothing is. A clear signal moves the rate by up to e^kappa a
-cycle; pure noise moves it by a bounded amount however long it lasts. Cycles grow with the step, so
-that a decision always rests on a fixed fraction of the run so far.
+s being the signal's slope, |s| the sum of the magnitudes of its parts, z its significance, the sums
+over the n cycles whose evidence has not been acted on yet, and q the number of quiet cycles lately:
+how far the two parts are from balance, believed as far as it is certain, in strides that shorten
+while nothing is. What has been acted on is forgotten to the same extent. A clear signal moves the
+rate by up to e^kappa a cycle, a faint one once it has said the same often enough, and pure noise
+moves it by a bounded amount however long it lasts. Cycles grow with the step, so that a decision
+always rests on a fixed fraction of the run so far.
 
 *Freeze.* For an anneal the value must be left alone: `hdet.Ensemble.freeze`.
 """
@@ -25,12 +28,14 @@ from hdet.controllers.base import AbstractController, Evidence
 
 _FORGOTTEN = 3.0
 """Quiet cycles that a fully significant one makes up for, itself included."""
+_MOST = 4.0
+"""The significance that one cycle may claim: of few samples, more is an accident."""
 
 
 class LongHorizonController(AbstractController):
     """Climbs from ``start_value``, then balances progress against noise, then freezes.
 
-    The defaults were chosen on ten small tasks (``docs/method.md``) and are meant to be left alone.
+    The defaults were chosen on eleven small tasks (``docs/method.md``) and are meant to be left alone.
 
     Args:
         start_value: where the climb starts, above 0: far below any useful value.
@@ -43,7 +48,7 @@ class LongHorizonController(AbstractController):
         back_off: factor on the value where the climb turns, in (0, 1]: it has gone a bit far.
         settle: the first decision waits until this multiple of the climb's steps, at least 1.
         stride: kappa, the largest step of the log of the value in a cycle.
-        doubt: z_0, the significance at which half a step is taken.
+        doubt: z_0, the significance of the evidence at which half a step is taken.
         patience: K, the cycles without significant evidence after which strides are half as long,
             above 0. Noise then moves the value by a finite amount, however long it goes on; three
             of them are forgotten for each significant cycle.
@@ -63,8 +68,8 @@ class LongHorizonController(AbstractController):
         back_off: float = 0.7,
         settle: float = 3.0,
         stride: float = 0.6,
-        doubt: float = 2.5,
-        patience: float = 4.0,
+        doubt: float = 2.7,
+        patience: float = 2.0,
         cycle_steps: int = 10,
         cycle_growth: float = 0.1,
     ) -> None:
@@ -91,9 +96,9 @@ class LongHorizonController(AbstractController):
         )
         self.settle = checks.real("settle", settle, low=1.0, remedy="the default is 3.0")
         self.stride = checks.real("stride", stride, low=0.0, remedy="the default is 0.6")
-        self.doubt = checks.real("doubt", doubt, low=0.0, remedy="the default is 2.5")
+        self.doubt = checks.real("doubt", doubt, low=0.0, remedy="the default is 2.7")
         self.patience = checks.real(
-            "patience", patience, low=0.0, low_open=True, remedy="the default is 4.0"
+            "patience", patience, low=0.0, low_open=True, remedy="the default is 2.0"
         )
         self.cycle_steps = checks.integer(
             "cycle_steps", cycle_steps, minimum=3, remedy="the default is 10"
@@ -118,8 +123,15 @@ class LongHorizonController(AbstractController):
         return True
 
     def init(self) -> dict[str, float]:
-        """Climbing."""
-        return {"climbing": 1.0, "resume_step": 0.0, "quiet_cycles": 0.0}
+        """Climbing, with no evidence yet: ``num_told`` cycles, and the sums of their r and z."""
+        return {
+            "climbing": 1.0,
+            "resume_step": 0.0,
+            "quiet_cycles": 0.0,
+            "num_told": 0.0,
+            "imbalance": 0.0,
+            "significance": 0.0,
+        }
 
     def update(
         self, state: dict[str, float], base: float, evidence: Evidence
@@ -142,17 +154,31 @@ class LongHorizonController(AbstractController):
             return state, base * math.exp(stride)
         if step <= state["resume_step"]:
             return state, base
-        certain = functional.certainty(trend.slope, trend.stderr, doubt=self.doubt)
-        quiet = state["quiet_cycles"]
+        return self._balance(state, base, evidence)
+
+    def _balance(
+        self, state: dict[str, float], base: float, evidence: Evidence
+    ) -> tuple[dict[str, float], float]:
+        """Add to the evidence, and act on it as far as it is certain."""
+        num_told = state["num_told"] + 1.0
+        imbalance = state["imbalance"] + evidence.imbalance
+        significance = state["significance"] + max(-_MOST, min(_MOST, evidence.significance))
+        together = significance / math.sqrt(num_told)
         change = functional.significance_step(
-            trend.slope,
-            trend.stderr,
-            scale=trend.scale,
-            stride=self.stride / (1.0 + quiet / self.patience),
+            imbalance / num_told,
+            together,
+            stride=self.stride / (1.0 + state["quiet_cycles"] / self.patience),
             doubt=self.doubt,
         )
-        quiet = max(0.0, quiet + 1.0 - _FORGOTTEN * certain)
-        return {**state, "quiet_cycles": quiet}, base * math.exp(change)
+        certain = functional.certainty(together, doubt=self.doubt)
+        left = 1.0 - certain
+        told = {
+            "quiet_cycles": max(0.0, state["quiet_cycles"] + 1.0 - _FORGOTTEN * certain),
+            "num_told": left * num_told,
+            "imbalance": left * imbalance,
+            "significance": left * significance,
+        }
+        return {**state, **told}, base * math.exp(change)
 
     def next_cycle_steps(self, state: dict[str, float], step: int) -> int:
         """Short while climbing; then until it has settled; then a fraction of the run so far."""

@@ -108,54 +108,49 @@ def base_decay(
     return 1.0 - kept
 
 
-def certainty(slope: float, stderr: float, *, doubt: float) -> float:
-    r"""How far a slope's sign is believed: $z^4 / (z^4 + z_0^4)$, $z = s / se$, from 0 to 1.
+def certainty(significance: float, *, doubt: float) -> float:
+    r"""How far the sign of a slope is believed: $z^4 / (z^4 + z_0^4)$, from 0 to 1.
 
-    Half at z = z_0, next to nothing for what noise alone often shows: with z_0 = 2.5, z = 1 counts
-    for 2.5 %. A slope that is not a finite number, or none, counts for 0.
+    Half at z = z_0, next to nothing for what noise alone often shows: with z_0 = 2.7, z = 1 counts
+    for 2 %. NaN counts for 0.
 
     Args:
-        slope: s.
-        stderr: its standard error, at least 0.
+        significance: z, the slope over its standard error; infinite where that is 0.
         doubt: z_0, at least 0.
 
-    >>> certainty(2.0, 1.0, doubt=2.0), certainty(1.0, 0.0, doubt=2.0)
+    >>> certainty(2.0, doubt=2.0), certainty(-math.inf, doubt=2.0)
     (0.5, 1.0)
     """
     doubt = checks.real("doubt", doubt, low=0.0, remedy="the significance that counts for half")
-    if not (math.isfinite(slope) and math.isfinite(stderr)) or slope == 0.0:
+    if math.isnan(significance) or significance == 0.0:
         return 0.0
-    # Without dividing by an error of zero, or by a power that is zero.
-    ratio = doubt * stderr / slope
+    ratio = doubt / significance  # so that no power is too large or zero
     square = ratio * ratio
     return 1.0 / (1.0 + square * square)
 
 
 def significance_step(
-    slope: float, stderr: float, *, scale: float, stride: float, doubt: float
+    imbalance: float, significance: float, *, stride: float, doubt: float
 ) -> float:
-    r"""The change of a log value: $-\kappa \frac{s}{|s|} \frac{z^4}{z^4 + z_0^4}$, $z = s / se$.
+    r"""The change of a log value: $-\kappa \, r \, \frac{z^4}{z^4 + z_0^4}$.
 
-    |s| being ``scale``. As large as the slope is one-sided, and believed as far as it is certain:
-    at most ``stride``, half of that at z = z_0, nothing for pure noise on average. A slope that is
-    not a finite number, or none, changes nothing.
+    As large as the slope is one-sided, and believed as far as it is certain: at most ``stride``,
+    half of that at z = z_0, nothing for pure noise on average. NaN changes nothing.
 
     Args:
-        slope: s, negative where a higher value is better.
-        stderr: its standard error, at least 0.
-        scale: the sum of the magnitudes of the parts that s is made of.
+        imbalance: r, the slope over the sum of the magnitudes of its parts, from -1 (a higher value
+            is better) to 1.
+        significance: z, the slope over its standard error.
         stride: kappa, at least 0.
         doubt: z_0, at least 0.
 
-    >>> significance_step(-2.0, 0.0, scale=2.0, stride=0.5, doubt=1.0)
+    >>> significance_step(-1.0, -math.inf, stride=0.5, doubt=1.0)
     0.5
-    >>> significance_step(1.0, 1.0, scale=1.0, stride=0.5, doubt=1.0)
+    >>> significance_step(1.0, 1.0, stride=0.5, doubt=1.0)
     -0.25
     """
     stride = checks.real("stride", stride, low=0.0, remedy="the largest change of a log value")
-    if not math.isfinite(scale) or scale <= 0.0:
+    believed = certainty(significance, doubt=doubt)
+    if believed == 0.0 or math.isnan(imbalance):
         return 0.0
-    believed = certainty(slope, stderr, doubt=doubt)
-    if believed == 0.0:
-        return 0.0
-    return -stride * max(-1.0, min(1.0, slope / scale)) * believed
+    return -stride * max(-1.0, min(1.0, imbalance)) * believed

@@ -59,15 +59,15 @@ class GradientProduct(AbstractSignal):
     def __init__(
         self,
         *,
-        noise_price: float = 0.1,
+        noise_price: float = 0.15,
         recent_window: float = 0.3,
-        older_window: float = 1.0,
+        older_window: float = 1.5,
         num_samples: int = 16,
         per_group: bool = False,
         reference_device: torch.device | str | None = None,
     ) -> None:
         self.noise_price = checks.real(
-            "noise_price", noise_price, low=0.0, high=1.0, remedy="the default is 0.1"
+            "noise_price", noise_price, low=0.0, high=1.0, remedy="the default is 0.15"
         )
         self.recent_window = checks.real(
             "recent_window",
@@ -82,7 +82,7 @@ class GradientProduct(AbstractSignal):
             older_window,
             low=self.recent_window,
             low_open=True,
-            remedy="it reaches back further than recent_window; the default is 1.0",
+            remedy="it reaches back further than recent_window; the default is 1.5",
         )
         self.num_samples = checks.integer(
             "num_samples", num_samples, minimum=2, remedy="the default is 16"
