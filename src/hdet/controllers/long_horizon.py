@@ -35,7 +35,8 @@ _MOST = 4.0
 class LongHorizonController(AbstractController):
     """Climbs from ``start_value``, then balances progress against noise, then freezes.
 
-    The defaults were chosen on eleven small tasks (``docs/method.md``) and are meant to be left alone.
+    The defaults were chosen on eleven small tasks (``docs/method.md``), and are meant to be left
+    alone.
 
     Args:
         start_value: where the climb starts, above 0: far below any useful value.
