@@ -83,7 +83,7 @@ def literal_trends(
     cycle_steps: int,
     num_samples: int,
     per_group: bool,
-    noise_price: float = 0.15,
+    noise_price: float = 0.2,
 ) -> list[list[tuple[float, ...]]]:
     """(slope, stderr, scale, alignment, moved) by cycle, then by group (or once, pooled)."""
     groups = range(len(history[0].points))

@@ -53,7 +53,7 @@ def test_a_contestant_trains_and_repeats_itself(name: str, task: str) -> None:
 
 def test_an_ablation_of_nothing_is_autolr_itself() -> None:
     # Also a guard: what `changed` passes must stay what AutoLR passes on its own.
-    for setting in ("doubt=2.7", "noise_price=0.15", "anneal=0.4", "doubt=2.7,noise_price=0.15"):
+    for setting in ("doubt=2.7", "noise_price=0.2", "anneal=0.4", "doubt=2.7,noise_price=0.2"):
         assert loss_of(f"autolr:{setting}") == loss_of("autolr")
     assert loss_of("autolr:anneal=0.1") != loss_of("autolr")
     assert loss_of("autolr:start_value=1e-2") != loss_of("autolr")

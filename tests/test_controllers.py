@@ -30,15 +30,25 @@ class TestLongHorizon:
         assert state == {
             "climbing": 0.0,
             "resume_step": 72.0,
+            "turned_at": base,
             "quiet_cycles": 0.0,
             "num_told": 0.0,
             "imbalance": 0.0,
             "significance": 0.0,
         }
 
+    def test_a_climb_that_was_cut_short_or_began_too_high_has_found_nothing(self) -> None:
+        controller = hdet.LongHorizonController(climb_end=40)
+        for step, alignment in ((4, 0.1), (40, -0.5), (40, 0.1)):
+            told_then = told(step, trend_of(alignment=alignment))
+            state, _ = controller.update(controller.init(), 1e-3, told_then)
+            assert (state["climbing"], state["turned_at"]) == (0.0, 0.0)
+        state, _ = controller.update(controller.init(), 1e-3, told(8, trend_of(alignment=0.1)))
+        assert state["turned_at"] == 1e-3
+
     def test_it_leaps_while_hardly_anything_moves(self) -> None:
         controller = hdet.LongHorizonController()
-        for moved, stride in ((4e-4, 2.4), (6e-4, 0.4), (math.inf, 0.4), (math.nan, 0.0)):
+        for moved, stride in ((5e-4, 2.4), (6e-4, 0.4), (math.inf, 0.4), (math.nan, 0.0)):
             _, found = controller.update(controller.init(), 1.0, told(4, trend_of(moved=moved)))
             assert found == pytest.approx(math.exp(stride)), moved
 
@@ -93,6 +103,7 @@ class TestLongHorizon:
             {
                 "climbing": 0.0,
                 "resume_step": 0.0,
+                "turned_at": 0.0,
                 "quiet_cycles": max(0.0, quiet + 1.0 - 3.0 * certain),
                 "num_told": left,
                 "imbalance": left * r,

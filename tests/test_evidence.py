@@ -143,3 +143,45 @@ class TestEvidence:
 
     def test_without_an_error_anything_is_significant(self) -> None:
         assert told(0, trend_of(-1e-9, stderr=0.0)).significance == -math.inf
+
+
+class TestTrust:
+    @given(
+        st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=30),
+        st.floats(-3.0, 3.0),
+        st.floats(0.0, 1.0),
+    )
+    def test_the_slope_leans_towards_the_turn(
+        self, slopes: list[float], log_turn: float, trust: float
+    ) -> None:
+        """The same as without an anchor, from slopes to which the lean was added by hand."""
+        controller = hdet.LongHorizonController(trust=trust)
+        plain = hdet.LongHorizonController(trust=0.0)
+        leaning = state = {**BALANCING, "turned_at": math.exp(log_turn)}
+        base = expected = 1.0
+        for cycle, slope in enumerate(slopes):
+            lean = trust * (math.log(expected) - log_turn) * 2.0
+            by_hand = told(cycle, trend_of(slope + lean, stderr=0.3, scale=2.0))
+            as_is = told(cycle, trend_of(slope, stderr=0.3, scale=2.0))
+            leaning, base = controller.update(leaning, base, as_is)
+            state, expected = plain.update(state, expected, by_hand)
+        assert base == pytest.approx(expected, rel=1e-6)
+
+    def test_a_biased_slope_goes_only_as_far_as_it_is_one_sided(self) -> None:
+        """r = -0.3 for ever: with trust one e-fold above the turn, without it without end."""
+        ends = []
+        for trust in (0.3, 0.0):
+            controller, base = hdet.LongHorizonController(trust=trust), 1.0
+            state = {**BALANCING, "turned_at": 1.0}
+            for cycle in range(200):
+                trend = trend_of(-0.3, stderr=0.05)
+                state, base = controller.update(state, base, told(cycle, trend))
+            ends.append(math.log(base))
+        assert ends[0] == pytest.approx(1.0, abs=0.15)
+        assert ends[1] > 10.0, "negative control"
+
+    def test_a_state_from_before_there_was_trust_has_none(self) -> None:
+        controller = hdet.LongHorizonController()
+        heard = told(1, trend_of(-0.3))
+        plain = hdet.LongHorizonController(trust=0.0).update(BALANCING, 5.0, heard)
+        assert controller.update(BALANCING, 5.0, heard) == plain

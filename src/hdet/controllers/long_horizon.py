@@ -16,6 +16,10 @@ rate by up to e^kappa a cycle, a faint one once it has said the same often enoug
 moves it by a bounded amount however long it lasts. Cycles grow with the step, so that a decision
 always rests on a fixed fraction of the run so far.
 
+*Trust.* The turn of the climb at h_0 is a guess by itself, good to a factor of three or so. The
+balance leans on it, $s \gets s + a \, |s| \log(h / h_0)$: hardly anywhere near it, and far away
+only a one-sided slope goes on against it. That holds where a slope is biased, not only noisy.
+
 *Freeze.* For an anneal the value must be left alone: `hdet.Ensemble.freeze`.
 """
 
@@ -50,6 +54,8 @@ class LongHorizonController(AbstractController):
         settle: the first decision waits until this multiple of the climb's steps, at least 1.
         stride: kappa, the largest step of the log of the value in a cycle.
         doubt: z_0, the significance of the evidence at which half a step is taken.
+        trust: a, how far the value at which the climb turned is trusted: the part of the slope's
+            magnitude that each e-fold away from it adds. 0 forgets it.
         patience: K, the cycles without significant evidence after which strides are half as long,
             above 0. Noise then moves the value by a finite amount, however long it goes on; three
             of them are forgotten for each significant cycle.
@@ -63,13 +69,14 @@ class LongHorizonController(AbstractController):
         start_value: float = 1e-6,
         climb_stride: float = 0.4,
         leap_stride: float = 2.4,
-        leap_below: float = 5e-4,
+        leap_below: float = 6e-4,
         climb_steps: int = 4,
         climb_end: int | None = None,
         back_off: float = 0.7,
         settle: float = 3.0,
         stride: float = 0.6,
         doubt: float = 2.7,
+        trust: float = 0.3,
         patience: float = 2.0,
         cycle_steps: int = 10,
         cycle_growth: float = 0.1,
@@ -84,7 +91,7 @@ class LongHorizonController(AbstractController):
             "leap_stride", leap_stride, low=self.climb_stride, remedy="the default is 2.4"
         )
         self.leap_below = checks.real(
-            "leap_below", leap_below, low=0.0, remedy="the default is 5e-4"
+            "leap_below", leap_below, low=0.0, remedy="the default is 6e-4"
         )
         self.climb_steps = checks.integer(
             "climb_steps", climb_steps, minimum=3, remedy="the default is 4"
@@ -98,6 +105,7 @@ class LongHorizonController(AbstractController):
         self.settle = checks.real("settle", settle, low=1.0, remedy="the default is 3.0")
         self.stride = checks.real("stride", stride, low=0.0, remedy="the default is 0.6")
         self.doubt = checks.real("doubt", doubt, low=0.0, remedy="the default is 2.7")
+        self.trust = checks.real("trust", trust, low=0.0, remedy="the default is 0.3")
         self.patience = checks.real(
             "patience", patience, low=0.0, low_open=True, remedy="the default is 2.0"
         )
@@ -128,6 +136,7 @@ class LongHorizonController(AbstractController):
         return {
             "climbing": 1.0,
             "resume_step": 0.0,
+            "turned_at": 0.0,
             "quiet_cycles": 0.0,
             "num_told": 0.0,
             "imbalance": 0.0,
@@ -148,8 +157,11 @@ class LongHorizonController(AbstractController):
             hardly_moved = trend.moved < self.leap_below
             if (trend.alignment >= 0.0 and not hardly_moved) or too_long:
                 wait = max(step, int(self.settle * step))
-                turned = {**state, "climbing": 0.0, "resume_step": float(wait)}
-                return turned, base * self.back_off
+                # A climb that was cut short, or turned where it began, has found nothing.
+                is_found = not too_long and step > self.climb_steps
+                turned_at = base if is_found else 0.0
+                turned = {"climbing": 0.0, "resume_step": float(wait), "turned_at": turned_at}
+                return {**state, **turned}, base * self.back_off
             # NaN, from gradients of zero, is no reason to stop either.
             stride = self.leap_stride if hardly_moved else self.climb_stride
             return state, base * math.exp(stride)
@@ -161,6 +173,7 @@ class LongHorizonController(AbstractController):
         self, state: dict[str, float], base: float, evidence: Evidence
     ) -> tuple[dict[str, float], float]:
         """Add to the evidence, and act on it as far as it is certain."""
+        evidence = self._leaning(state["turned_at"], base, evidence)
         num_told = state["num_told"] + 1.0
         imbalance = state["imbalance"] + evidence.imbalance
         significance = state["significance"] + max(-_MOST, min(_MOST, evidence.significance))
@@ -180,6 +193,13 @@ class LongHorizonController(AbstractController):
             "significance": left * significance,
         }
         return {**state, **told}, base * math.exp(change)
+
+    def _leaning(self, turned_at: float, base: float, evidence: Evidence) -> Evidence:
+        """With a slope that leans towards the turn; as it is where none is known."""
+        if evidence.trend is None or not turned_at > 0.0 or not base > 0.0:
+            return evidence
+        lean = self.trust * math.log(base / turned_at) * evidence.trend.scale
+        return evidence._replace(trend=evidence.trend._replace(slope=evidence.trend.slope + lean))
 
     def next_cycle_steps(self, state: dict[str, float], step: int) -> int:
         """Short while climbing; then until it has settled; then a fraction of the run so far."""

@@ -59,7 +59,7 @@ class GradientProduct(AbstractSignal):
     def __init__(
         self,
         *,
-        noise_price: float = 0.15,
+        noise_price: float = 0.2,
         recent_window: float = 0.3,
         older_window: float = 1.5,
         num_samples: int = 16,
@@ -67,7 +67,7 @@ class GradientProduct(AbstractSignal):
         reference_device: torch.device | str | None = None,
     ) -> None:
         self.noise_price = checks.real(
-            "noise_price", noise_price, low=0.0, high=1.0, remedy="the default is 0.15"
+            "noise_price", noise_price, low=0.0, high=1.0, remedy="the default is 0.2"
         )
         self.recent_window = checks.real(
             "recent_window",
