@@ -275,7 +275,7 @@ class TestVersionOne:
         old = state["ensemble"]
         assert old["version"] == 2
         old["version"] = 1
-        for key in ("cycle", "cycle_end", "signal", "frozen", "in_charge"):
+        for key in ("cycle", "cycle_end", "signal", "frozen", "in_charge", "guard"):
             del old[key]
         assert set(old) == {
             "version",

@@ -29,8 +29,10 @@ class TestLongHorizon:
         assert moved == pytest.approx(0.7 * base)
         assert state == {
             "climbing": 0.0,
+            "climbs_since": 0.0,
             "resume_step": 72.0,
             "turned_at": base,
+            "too_high": 0.0,
             "quiet_cycles": 0.0,
             "num_told": 0.0,
             "imbalance": 0.0,
@@ -102,8 +104,10 @@ class TestLongHorizon:
         assert state == pytest.approx(
             {
                 "climbing": 0.0,
+                "climbs_since": 0.0,
                 "resume_step": 0.0,
                 "turned_at": 0.0,
+                "too_high": 0.0,
                 "quiet_cycles": max(0.0, quiet + 1.0 - 3.0 * certain),
                 "num_told": left,
                 "imbalance": left * r,

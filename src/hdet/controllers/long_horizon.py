@@ -29,9 +29,12 @@ import math
 
 from hdet import checks, functional
 from hdet.controllers.base import AbstractController, Evidence
+from hdet.signals.base import Trend
 
 _FORGOTTEN = 3.0
 """Quiet cycles that a fully significant one makes up for, itself included."""
+_ANEW = 1e-3
+"""Factor on a start that was too high."""
 _MOST = 4.0
 """The significance that one cycle may claim: of few samples, more is an accident."""
 
@@ -135,8 +138,10 @@ class LongHorizonController(AbstractController):
         """Climbing, with no evidence yet: ``num_told`` cycles, and the sums of their r and z."""
         return {
             "climbing": 1.0,
+            "climbs_since": 0.0,
             "resume_step": 0.0,
             "turned_at": 0.0,
+            "too_high": 0.0,
             "quiet_cycles": 0.0,
             "num_told": 0.0,
             "imbalance": 0.0,
@@ -151,23 +156,54 @@ class LongHorizonController(AbstractController):
         if trend is None or math.isnan(trend.moved):  # nothing was sampled: nothing is known
             return state, base
         if state["climbing"]:
-            too_long = self.climb_end is not None and step >= self.climb_end
-            # The first steps of a climb are too short to have gone too far: a gradient that does
-            # not point down them is a noisy one, and one noisy batch must not end the climb there.
-            hardly_moved = trend.moved < self.leap_below
-            if (trend.alignment >= 0.0 and not hardly_moved) or too_long:
-                wait = max(step, int(self.settle * step))
-                # A climb that was cut short, or turned where it began, has found nothing.
-                is_found = not too_long and step > self.climb_steps
-                turned_at = base if is_found else 0.0
-                turned = {"climbing": 0.0, "resume_step": float(wait), "turned_at": turned_at}
-                return {**state, **turned}, base * self.back_off
-            # NaN, from gradients of zero, is no reason to stop either.
-            stride = self.leap_stride if hardly_moved else self.climb_stride
-            return state, base * math.exp(stride)
+            return self._climb(state, base, step, trend)
         if step <= state["resume_step"]:
             return state, base
         return self._balance(state, base, evidence)
+
+    def _climb(
+        self, state: dict[str, float], base: float, step: int, trend: Trend
+    ) -> tuple[dict[str, float], float]:
+        """On, or to the end of the climb where it has turned or lasted too long."""
+        taken = step - int(state["climbs_since"])
+        too_long = self.climb_end is not None and taken >= self.climb_end
+        # The first steps of a climb are too short to have gone too far: a gradient that does not
+        # point down them is a noisy one, and one noisy batch must not end the climb there.
+        hardly_moved = trend.moved < self.leap_below
+        if (trend.alignment >= 0.0 and not hardly_moved) or too_long:
+            wait = int(state["climbs_since"]) + max(taken, int(self.settle * taken))
+            # A climb that was cut short, or turned where it began, has found no value to trust.
+            too_high = not too_long and taken <= self.climb_steps
+            turned = {
+                "climbing": 0.0,
+                "resume_step": float(wait),
+                "turned_at": 0.0 if too_long or too_high else base,
+                "too_high": float(too_high),
+            }
+            return {**state, **turned}, base * self.back_off
+        # NaN, from gradients of zero, is no reason to stop either.
+        stride = self.leap_stride if hardly_moved else self.climb_stride
+        return state, base * math.exp(stride)
+
+    def starts_over(self, state: dict[str, float]) -> bool:
+        """Where the climb turned at its first look: it began too high."""
+        return state["too_high"] > 0.0
+
+    def roll_back(
+        self, state: dict[str, float], base: float, *, lower: float, step: int
+    ) -> tuple[dict[str, float], float]:
+        """Climb again from far below if the start was too high; else go on, lower, unprejudiced.
+
+        A climb that went too far has found where: its end is taken for the turn.
+        """
+        if not state["climbing"] and state["turned_at"] == 0.0:
+            return {**self.init(), "climbs_since": float(step)}, base * _ANEW
+        has_climbed = base > self.start_value * math.exp(0.5 * self.climb_stride)
+        if state["climbing"] and not has_climbed:
+            return {**self.init(), "climbs_since": float(step)}, base * _ANEW
+        turned_at = base * lower if state["climbing"] else min(state["turned_at"], base)
+        found = {"climbing": 0.0, "resume_step": float(step), "turned_at": turned_at}
+        return {**self.init(), **found}, base * lower
 
     def _balance(
         self, state: dict[str, float], base: float, evidence: Evidence
