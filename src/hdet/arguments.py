@@ -165,3 +165,12 @@ def check_header(state: Any) -> None:
             "state['cycle_end']", state["cycle_end"], minimum=step + 1, remedy=checks.SAVED
         )
         checks.integer("state['cycle']", state.get("cycle"), minimum=0, remedy=checks.SAVED)
+
+
+def warn_of_replicas_apart(step: int, converged_step: int) -> None:
+    """Warn of a state that is saved while the replicas' parameters differ."""
+    warn(
+        f"state_dict() at step {step}, {step - converged_step} steps after the last converge: the "
+        "replicas' parameters differ, and a checkpoint of one of them is not the ensemble; call "
+        "converge() first"
+    )
