@@ -172,7 +172,7 @@ def test_where_gradients_are_cleared_does_not_matter(where: str) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_grad_scaler_changes_nothing_and_a_skipped_step_is_not_sampled(fused: bool) -> None:
-    def run(*, scaled: bool) -> tuple[list[list[hdet.Trend]], int]:
+    def run(*, scaled: bool) -> list[list[hdet.Trend]]:
         torch.manual_seed(0)
         model = nn.Linear(3, 1)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
@@ -186,7 +186,7 @@ def test_a_grad_scaler_changes_nothing_and_a_skipped_step_is_not_sampled(fused: 
             cycle_steps=CYCLE,
         )
         scaler = torch.amp.GradScaler("cpu", enabled=scaled, init_scale=2.0**12)
-        for step in range(CYCLE):
+        for step in itertools.takewhile(lambda _: not recorder.seen, itertools.count()):
             x = torch.randn(6, 3, generator=torch.Generator().manual_seed(step))
             overflows = step in (3, 7)
             if overflows and not scaled:
@@ -196,15 +196,11 @@ def test_a_grad_scaler_changes_nothing_and_a_skipped_step_is_not_sampled(fused: 
             scaler.step(optimizer)
             scaler.update()
             ensemble.step()
-        samples = len(signal._samples)
-        while not recorder.seen:  # the two steps that only a scaler's run counts
-            ensemble.step()
-        return recorder.trends(1), samples
+        return recorder.trends(1)
 
-    (plain,), _ = run(scaled=False)
-    (scaled,), _ = run(scaled=True)
-    # A fused step is called even where its kernel skips it, so its rate counts as spent.
-    tolerance = 0.2 if fused else 1e-3
+    (plain,), (scaled,) = run(scaled=False), run(scaled=True)
+    # A fused step is called even where its kernel skips it: it counts, and so does its rate.
+    tolerance = 0.3 if fused else 1e-3
     assert tuple(scaled[0])[:4] == pytest.approx(tuple(plain[0])[:4], rel=tolerance)
     assert math.isfinite(scaled[0].stderr)
 
@@ -273,9 +269,11 @@ def test_nothing_is_read_from_the_device_inside_a_cycle(monkeypatch: pytest.Monk
         forbid()
         training.signal._before_step(training.optimizer)
         training.signal._after_step()
+        training.ensemble._updates._after_step()
         training.ensemble.step()
         monkeypatch.undo()
     forbid()  # the end of the cycle does read: the patch would have told
+    training.ensemble._updates._after_step()
     with pytest.raises(AssertionError, match="waited"):
         training.ensemble.step()
 

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.report import figures, horizon, stacked
 from benchmarks.report.page import page
 from benchmarks.report.results import Record, Results
+from benchmarks.tasks import SUITES, TASKS
 
 
 def write(
@@ -19,11 +20,13 @@ def write(
     lanes: Sequence[Record] = (),
 ) -> None:
     """``results.md`` and ``figures/`` in that folder."""
+    records = list(records)
     results = Results(records)
+    unseen = Results(records, {name: TASKS[name] for name in SUITES["unseen"]})
     drawn = figures.draw_all(results, docs / "figures")
     horizon.draw(branches, docs / "figures")
     drawn += stacked.draw(lanes, docs / "figures")
-    (docs / "results.md").write_text(page(results, costs, drawn, branches, lanes))
+    (docs / "results.md").write_text(page(results, unseen, costs, drawn, branches, lanes))
 
 
 __all__ = ["Results", "write"]

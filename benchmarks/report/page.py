@@ -23,7 +23,8 @@ all distances are in percent of the loss of the grid's best cell, paired by seed
 neighbours have all. The best cell is the one with the lowest mean among those with the most seeds.
 It has the advantage of having been chosen by the very losses that it is judged by. AutoLR has one
 too: its defaults were chosen by validation losses of seeds 0 and 1 of these five tasks and of six
-smaller ones (`docs/method.md`), so these are not figures of tasks that it has never seen.
+smaller ones (`docs/method.md`), so these are not figures of tasks that it has never seen. Those
+follow below.
 
 "Not run" means that there is no record; nothing is filled in.
 """
@@ -54,6 +55,10 @@ A run that is in the file already is not done again, so the command can be inter
 `--contestants` and `--seeds` make it shorter; `--redo` runs again what is there, for example after
 a change of `hdet`. On CPUs of another make the last digits differ.
 """
+UNSEEN_TEXT = """\
+Six tasks that were written and checked with the grid alone (`benchmarks/tasks/unseen/`). AutoLR's
+defaults were fixed before it first ran on them, and what came out has changed none of them.
+"""
 PEERS_TEXT = """\
 Peers: Schedule-Free and DoG hold their rate, Prodigy, D-Adapt and Mechanic are annealed by a
 cosine, as their authors advise. GreedyLR starts from PyTorch's default rate and is given the loss
@@ -63,6 +68,7 @@ of every step.
 
 def page(
     results: Results,
+    unseen: Results,
     costs: Mapping[str, Any],
     figures: Iterable[Path],
     branches: Sequence[Record] = (),
@@ -79,12 +85,24 @@ def page(
     lines += [*tables.against_peers(results), "", PEERS_TEXT]
     for task in results.tasks:
         lines += _task(results, task, extra, drawn)
+    lines += ["## Tasks that it had never seen", "", UNSEEN_TEXT]
+    lines += [*tables.summary(unseen), ""] if unseen.tasks else ["Not run.", ""]
+    lines += [*tables.against_peers(unseen), ""] if unseen.tasks else []
+    lines += [line for task in unseen.tasks for line in _grid(unseen, task)]
     lines += stacked.section(lanes, drawn)
     lines += horizon.section(branches)
     lines += ["## Ablations", "", ABLATION_TEXT, *tables.ablations(results), ""]
     lines += ["## How it was measured", "", *(f"- {line}" for line in results.origins()), ""]
     lines.append(REPRODUCE)
     return "\n".join(lines)
+
+
+def _grid(results: Results, task: str) -> list[str]:
+    kind = TASKS[task]
+    about = (kind.__doc__ or "").splitlines()[0]
+    found = ", ".join(f"{rate:.2g}" for rate in results.held_rates(task, "autolr"))
+    title = f"{task}: {about} {kind.total_steps} steps. AutoLR held {found or 'nothing yet'}."
+    return [title, "", *tables.grid(results, task), ""]
 
 
 def _task(results: Results, task: str, extra: Mapping[str, float], drawn: set[str]) -> list[str]:

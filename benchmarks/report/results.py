@@ -69,6 +69,14 @@ class Results:
         """Validation loss by seed."""
         return {r["seed"]: float(r["validation"]) for r in self.records(task, contestant)}
 
+    def held_rates(self, task: str, contestant: str) -> list[float]:
+        """The largest group's rate at half of the run, by seed."""
+        held = []
+        for record in self.records(task, contestant):
+            points = [point for point in record["curve"] if 2 * point[0] >= record["total_steps"]]
+            held += [max(points[0][2])] if points and points[0][2] else []
+        return held
+
     def best_cell(self, task: str, schedules: Iterable[str] = tuple(SCHEDULES)) -> str | None:
         """The lowest mean among the cells with the most seeds; None without any.
 

@@ -6,7 +6,11 @@ from typing import Any
 
 import torch
 
+from hdet.errors import warn
 from hdet.ownership import WeakMethod
+
+_MANY = 8
+"""Skipped steps that a GradScaler hardly ever has while it looks for its scale."""
 
 
 class Updates:
@@ -24,7 +28,8 @@ class Updates:
     def __init__(self, optimizer: torch.optim.Optimizer, gradients: str) -> None:
         self._optimizer = optimizer
         self._are_shared = gradients == "shared"
-        self._made = self._taken = 0
+        self._made = self._taken = self._num_skipped = 0
+        self._warned = False
         optimizer.register_step_post_hook(WeakMethod(self._after_step))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -38,6 +43,15 @@ class Updates:
         """
         is_skipped = 0 < self._made == self._taken
         self._taken = self._made
+        self._num_skipped += is_skipped
+        if not self._warned and self._num_skipped >= max(_MANY, self._made):
+            self._warned = True
+            warn(
+                f"scheduler.step() was called {self._made + self._num_skipped} times for "
+                f"{self._made} calls of optimizer.step(): what is more does not count, as for a "
+                "GradScaler that skips one; call both once for each update, also where gradients "
+                "are accumulated, and let total_steps count those"
+            )
         return is_skipped and self._are_shared
 
     def _after_step(self, *_: Any) -> None:

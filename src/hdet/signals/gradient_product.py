@@ -26,7 +26,7 @@ import torch
 
 from hdet import checks, tensors
 from hdet.checks import SAVED
-from hdet.errors import InvalidValueError, warn
+from hdet.errors import InvalidValueError
 from hdet.ownership import WeakMethod
 from hdet.signals.base import AbstractSignal, Trend
 from hdet.signals.closures import evaluate_first
@@ -95,7 +95,6 @@ class GradientProduct(AbstractSignal):
         self._rate: Callable[[int], float] = _no_rate
         self._samples: list[torch.Tensor] = []
         self._num_steps = self._seen = self._depth = 0
-        self._warned = False
 
     @property
     def needs_loss(self) -> bool:
@@ -152,7 +151,6 @@ class GradientProduct(AbstractSignal):
 
     def trends(self, rows_RK: Sequence[Sequence[float]], *, independent: bool) -> list[Trend]:
         """Means over replicas. Shared gradients are one sample, however many replicas saw it."""
-        self._warn_of_missing_updates()
         if not rows_RK:
             return []
         num_groups = len(self._trails) if self.per_group else 1
@@ -210,16 +208,6 @@ class GradientProduct(AbstractSignal):
             trail.load_state_dict(saved)
         self._samples = [sample.to(self._trails[0].device) for sample in state["samples"]]
         self._num_steps, self._seen = int(state["num_steps"]), int(state["seen"])
-
-    def _warn_of_missing_updates(self) -> None:
-        """At the end of a cycle: a GradScaler may skip some updates, but not half of them."""
-        if not self._warned and 0 < self._num_steps >= 2 * self._seen:
-            self._warned = True
-            warn(
-                f"scheduler.step() was called {self._num_steps} times for {self._seen} calls of "
-                "optimizer.step(): the rate is steered by updates that did not happen; call both "
-                "once for each update, also where gradients are accumulated"
-            )
 
     # ------------------------------------------------------------------ sampling
 
