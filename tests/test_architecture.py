@@ -43,6 +43,7 @@ ALLOWED = {
         "replicas",
         "signals",
     },
+    "progress": {"agreement", "converge.buckets", "replicas", "signals"},
     "roll_call": {"agreement", "converge", "optimizers", "replicas", "signals"},
     "arguments": {"controllers", "hyperparameters", "optimizers", "signals"},
     "averaging": {

@@ -12,8 +12,9 @@ from hdet.errors import InvalidTypeError, InvalidValueError, warn
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.signals import AbstractSignal, TrainingLoss
 
-STATE_VERSION = 2
-"""Version 1 had neither cycle, cycle_end nor signal."""
+STATE_VERSION = 3
+"""Version 1 had neither cycle, cycle_end nor signal; version 2 kept a signal's samples and no
+losses of the cycle so far."""
 
 
 def checked_model(model: Any) -> torch.nn.Module | None:
@@ -148,6 +149,10 @@ def check_header(state: Any) -> None:
         raise InvalidValueError(
             f"state['converged_step'] must be at most state['step'], got {converged_step} at step "
             f"{step}; {checks.SAVED}"
+        )
+    if "num_replicas" in state:
+        checks.integer(
+            "state['num_replicas']", state["num_replicas"], minimum=1, remedy=checks.SAVED
         )
     if "in_charge" in state:
         checks.boolean("state['in_charge']", state["in_charge"])

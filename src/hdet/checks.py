@@ -64,6 +64,20 @@ def saved_numbers(name: str, value: Any, *, length: int) -> list[float]:
     return [real(f"{name}[{index}]", own, remedy=SAVED) for index, own in enumerate(value)]
 
 
+def numbers_of(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    """Raise unless ``value`` is nested lists of floats of a shape; NaN and infinity are welcome."""
+    if not _has_shape(value, shape):
+        raise InvalidValueError(_line(f"{name} must be numbers of shape {shape}", value, SAVED))
+
+
+def _has_shape(value: Any, shape: tuple[int, ...]) -> bool:
+    if not shape:
+        return isinstance(value, float | int) and not isinstance(value, bool)
+    if not isinstance(value, list) or len(value) != shape[0]:
+        return False
+    return all(_has_shape(own, shape[1:]) for own in value)
+
+
 def describe(thing: object) -> str:
     """Class and plain settings, the same on every process: what replicas compare."""
     settings = {

@@ -18,10 +18,11 @@ from hdet.agreement import Agreement
 from hdet.assignment import Assignment
 from hdet.averaging import Averaging
 from hdet.controllers import AbstractController
-from hdet.errors import UsageError, warn
+from hdet.errors import UsageError
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.ownership import WeakMethod
 from hdet.plan import Value
+from hdet.progress import Progress
 from hdet.replicas import AbstractReplicas, resolve
 from hdet.replicas.base import Steering
 from hdet.replicas.split import split
@@ -97,9 +98,10 @@ class Ensemble:
         self._step = self._converged_step = self._cycle = 0
         needed_by = self.controller if self._controls else None
         self._intake = Intake(self.signal, self.replicas.num_local, needed_by=needed_by)
+        self._progress = Progress(self.replicas, self._intake)
         self._averaging = Averaging(optimizer, self.model, self.replicas, self._intake)
         self._agreement = Agreement(self.replicas, optimizer, self._settings())
-        self._warned = self._fanning_out = False
+        self._fanning_out = False
         self.replicas.attach(
             optimizer,
             self.model,
@@ -179,12 +181,16 @@ class Ensemble:
         """Average now: at the end of a run whose length is no multiple of T, or for a checkpoint.
 
         All replicas must call it at the same step. It neither moves base values nor starts a new
-        cycle, and does nothing where the replicas are together already.
+        cycle, and moves nothing where the replicas are together already. What the processes have
+        measured of the cycle so far is made known to all, so that `state_dict` can hold it.
         """
         self._refuse_inside_loop("converge()")
         if self.averages and (self._step != self._converged_step or self.replicas.perturbed):
             self._agree()
             self._converge()
+        if self.is_on:
+            self._agree()
+            self._progress.share(self._step, unite=self.averages)
 
     def fan_out(self, batch: Any) -> Iterator[tuple[int, Any]]:
         """Yield ``(replica, micro_batch)``, with that replica's parameters in place meanwhile.
@@ -205,20 +211,23 @@ class Ensemble:
             self.replicas.unload()
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state, of plain types, the same on every replica.
+        """The whole state, of plain types and tensors, the same on every replica.
 
-        A cycle's losses so far are not in it: a run resumed inside a cycle measures the rest of it.
+        Call `converge` first, on all replicas. A run that is resumed is then, to the last bit, the
+        run that has converged at this step and gone on, inside a cycle too.
         """
-        self._warn_if_apart()
+        if self.is_on:
+            self._progress.warn_of_loss(self._step, self._converged_step, apart=self.averages)
         return {
             "version": arguments.STATE_VERSION,
             "step": self._step,
-            "converged_step": self._converged_step,
+            "converged_step": self._converged_step if self.averages else self._step,
             "cycle": self._cycle,
             "cycle_end": self._cycle_end,
             "num_replicas": self.num_replicas,
             "in_charge": self._values.in_charge(),
             "signal": self.signal.state_dict(),
+            "cycle_so_far": self._progress.state(self._step, alike=not self.averages),
             **self._values.state_dict(),
         }
 
@@ -231,12 +240,15 @@ class Ensemble:
         self.check_state(state)
         in_charge = self._values.in_charge()
         self._values.load_state_dict(state)
-        self._jump(int(state["step"]), int(state["converged_step"]))
+        # A state that goes on at another number of replicas lets all of them start at one point.
+        same = state.get("num_replicas", self.num_replicas) == self.num_replicas
+        self._jump(int(state["step"]), int(state["converged_step" if same else "step"]))
         if self._values.cycle_steps(self._step) is not None and "cycle_end" in state:
             # The controller chose it; a T of the ensemble's own may have been changed since.
             self._cycle, self._cycle_end = int(state["cycle"]), int(state["cycle_end"])
             self._assignment.draw(self._cycle)
         self.signal.load_state_dict(state.get("signal", {}))
+        self._progress.load(state, self._step)
         if "in_charge" in state:
             self._values.take_charge(state["in_charge"])
         else:
@@ -246,6 +258,7 @@ class Ensemble:
         """Raise, without changing anything, if `load_state_dict` could not restore ``state``."""
         arguments.check_header(state)
         self.signal.check_state(state.get("signal", {}))
+        self._progress.check_state(state)
         self._values.check_state(state)
 
     # ------------------------------------------------------------------ what a scheduler calls
@@ -362,18 +375,9 @@ class Ensemble:
         self._step, self._converged_step = step, converged_step
         self._cycle = step // self.cycle_steps
         self._intake.reset(0)
+        self._progress.forget()
         self.replicas.reset()
         self._cycle_end = self._begin_cycle()
-
-    def _warn_if_apart(self) -> None:
-        apart = self._step - self._converged_step
-        if self.averages and apart > 0 and not self._warned:
-            self._warned = True
-            warn(
-                f"state_dict() at step {self._step}, {apart} steps after the last converge: the "
-                "replicas' parameters differ, and a checkpoint of one of them is not the ensemble; "
-                "call converge() first"
-            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "in_charge": self._values.in_charge()}

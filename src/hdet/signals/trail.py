@@ -65,6 +65,20 @@ class Trail:
     def _local(self, members: slice) -> list[torch.Tensor]:
         return [tensors.dense("a parameter", p) for p in self.params[members]]
 
+    @property
+    def averages(self) -> list[torch.Tensor]:
+        """Both of them, the tensors themselves."""
+        return [*self._recent, *self._older]
+
+    @property
+    def spent(self) -> tuple[float, float]:
+        """The rate spent in all, and what of it has come since the averages were extended."""
+        return self._mass, self._pending
+
+    @spent.setter
+    def spent(self, masses: tuple[float, float]) -> None:
+        self._mass, self._pending = masses
+
     def spend(self, rate: float) -> None:
         """An optimiser step is about to be taken at this rate."""
         self._pending += rate
