@@ -185,12 +185,12 @@ class Ensemble:
         measured of the cycle so far is made known to all, so that `state_dict` can hold it.
         """
         self._refuse_inside_loop("converge()")
+        if not self.is_on:
+            return
+        self._agree()
+        self._progress.share(self._step, unite=self.averages)
         if self.averages and (self._step != self._converged_step or self.replicas.perturbed):
-            self._agree()
             self._converge()
-        if self.is_on:
-            self._agree()
-            self._progress.share(self._step, unite=self.averages)
 
     def fan_out(self, batch: Any) -> Iterator[tuple[int, Any]]:
         """Yield ``(replica, micro_batch)``, with that replica's parameters in place meanwhile.
