@@ -32,7 +32,8 @@ ALLOWED = {
     "hyperparameters": {"functional"},
     "converge": {"optimizers", "replicas.base"},
     "replicas": {"functional", "optimizers", "ownership", "converge.buckets"},
-    "plan": {"hyperparameters"},
+    "plan": {"hyperparameters", "saved"},
+    "saved": set(),
     "assignment": {"functional", "hyperparameters"},
     "values": {
         "assignment",

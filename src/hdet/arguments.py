@@ -139,7 +139,7 @@ def check_header(state: Any) -> None:
     if not isinstance(version, int) or not 1 <= version <= STATE_VERSION:
         raise InvalidValueError(
             f"state must be what state_dict() returned (version 1 to {STATE_VERSION}), got a "
-            f"{type(state).__name__} of version {version!r}; {checks.SAVED}"
+            f"{type(state).__name__} of version {checks.shown(version)}; {checks.SAVED}"
         )
     step, converged_step = (
         checks.integer(f"state[{key!r}]", state.get(key), minimum=0, remedy=checks.SAVED)

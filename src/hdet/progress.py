@@ -109,7 +109,7 @@ class Progress:
         checks.instance("state['cycle_so_far']", entries, list, remedy=checks.SAVED)
         for entry in entries:
             checks.instance("an entry of state['cycle_so_far']", entry, dict, remedy=checks.SAVED)
-        if self._fits(entries, state.get("num_replicas")):
+        if self._fits(entries, self._saved_size(state)):
             self._intake.check_state(entries[self._own])
         elif entries:
             self._intake.check_common_state(entries[0])
@@ -117,7 +117,7 @@ class Progress:
     def load(self, state: dict[str, Any], step: int) -> None:
         """Restore this process's own entry; of a run of another size what all saw alike."""
         entries = state.get("cycle_so_far", [])
-        num_replicas = state.get("num_replicas", self._replicas.num_replicas)
+        num_replicas = self._saved_size(state)
         if self._fits(entries, num_replicas):
             self._intake.load_state_dict(entries[self._own])
             self._shared, self._step = entries, step
@@ -136,7 +136,10 @@ class Progress:
         """This process's place among the entries; asked anew, so that nothing holds a rank."""
         return 0 if self._num_processes == 1 else self._replicas.replica or 0
 
-    def _fits(self, entries: list[dict[str, Any]], num_replicas: Any) -> bool:
+    def _saved_size(self, state: dict[str, Any]) -> int:
+        return int(state.get("num_replicas", self._replicas.num_replicas))
+
+    def _fits(self, entries: list[dict[str, Any]], num_replicas: int) -> bool:
         same_size = num_replicas == self._replicas.num_replicas
         return same_size and len(entries) == self._num_processes
 

@@ -131,6 +131,11 @@ class LongHorizonController(AbstractController):
         """It balances a slope."""
         return True
 
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """Steps, a rate and cycles."""
+        return ("resume_step", "turned_at", "quiet_cycles", "num_told")
+
     def init(self) -> dict[str, float]:
         """Climbing, with no evidence yet: ``num_told`` cycles, and the sums of their r and z."""
         return {

@@ -36,6 +36,11 @@ class AbstractWrapper(AbstractController):
         """As inside."""
         return self.controller.init()
 
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """As inside."""
+        return self.controller.counts
+
     def next_cycle_steps(self, state: dict[str, float], step: int) -> int | None:
         """As inside."""
         return self.controller.next_cycle_steps(state, step)
@@ -108,6 +113,11 @@ class CoolDown(AbstractWrapper):
     def init(self) -> dict[str, float]:
         """Nothing to wait for."""
         return {**super().init(), "cooling": 0.0}
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """It counts down."""
+        return (*super().counts, "cooling")
 
     def update(
         self, state: dict[str, float], base: float, evidence: Evidence

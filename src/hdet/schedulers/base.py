@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler
 
-from hdet import checks
+from hdet import checks, saved
 from hdet.arguments import checked_optimizer, checked_total_steps
 from hdet.cycle import Ensemble
 from hdet.errors import InvalidValueError, UsageError, warn
@@ -152,12 +152,12 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
             self.ensemble.adopt(self.last_epoch, self._last_lr)
         self._last_lr = self.ensemble.own_values()
 
-    def _warn_of_another_length(self, saved: int | None) -> None:
+    def _warn_of_another_length(self, other: int | None) -> None:
         """Once: after the load the two are equal."""
-        if saved != self.total_steps:
+        if other != self.total_steps:
             warn(
-                f"total_steps={self.total_steps} gives way to total_steps={saved} of the run that "
-                f"was saved, as in PyTorch; build the scheduler with total_steps={saved}, or "
+                f"total_steps={self.total_steps} gives way to total_steps={other} of the run that "
+                f"was saved, as in PyTorch; build the scheduler with total_steps={other}, or "
                 f"{self._other_length}"
             )
 
@@ -171,14 +171,26 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
                 f"{sorted(missing)}; {checks.SAVED}"
             )
         epoch, rates = state["last_epoch"], state["_last_lr"]
-        checks.real("state_dict['last_epoch']", epoch, low=-1, remedy=checks.SAVED)
-        checked_total_steps(state["total_steps"])
+        checks.integer("state_dict['last_epoch']", epoch, minimum=-1, remedy=checks.SAVED)
+        total_steps = checked_total_steps(state["total_steps"])
+        if total_steps is not None and epoch > total_steps:
+            raise InvalidValueError(
+                f"state_dict['last_epoch'] must be at most its total_steps, got {epoch} of "
+                f"{total_steps}; {checks.SAVED}"
+            )
         count = len(self.optimizer.param_groups)
         if not isinstance(rates, list) or len(rates) != count:
             raise InvalidValueError(
                 f"state_dict must hold a rate for each of the {count} parameter groups, got "
-                f"{rates!r}; build the optimizer with the groups of the run that was saved"
+                f"{checks.shown(rates)}; build the optimizer with the groups of the run that was "
+                "saved"
             )
+        torch_state = {key: own for key, own in state.items() if key != "ensemble"}
+        del torch_state["total_steps"]  # may be None, and may differ
+        saved.check_scheduler("state_dict", torch_state, self, super().state_dict())
+        for index, rate in enumerate(rates):
+            number = float(rate)
+            checks.real(f"state_dict['_last_lr'][{index}]", number, low=0.0, remedy=checks.SAVED)
         if "ensemble" in state:
             self.ensemble.check_state(state["ensemble"])
 

@@ -148,6 +148,11 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
             loss, epoch = None, loss
         super().step(loss, epoch)
 
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        remedy = checks.SAVED
+        checks.integer("state_dict['total_steps']", state["total_steps"], minimum=1, remedy=remedy)
+
     def _goes_on(self) -> bool:
         return self.last_epoch < self.total_steps
 

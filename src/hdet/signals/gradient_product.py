@@ -184,7 +184,8 @@ class GradientProduct(AbstractSignal):
         if not isinstance(saved, list) or len(saved) != len(self._trails):
             raise InvalidValueError(
                 f"state['signal'] must hold the averages of {len(self._trails)} parameter groups, "
-                f"got keys {sorted(state)}; build the optimizer as it was when the state was saved"
+                f"got keys {checks.shown(list(state))}; build the optimizer as it was when the "
+                "state was saved"
             )
         for trail, own in zip(self._trails, saved, strict=True):
             trail.check_state(own)

@@ -153,13 +153,15 @@ class Trail:
         checks.instance("a trail of state['signal']", state, dict, remedy=checks.SAVED)
         for key in ("mass", "pending"):
             checks.real(f"state['signal']: {key}", state.get(key), low=0.0, remedy=checks.SAVED)
-        shapes = [tuple(own.shape) for own in self._recent]
         for key in ("recent", "older"):
-            found = [tuple(getattr(own, "shape", ())) for own in state.get(key) or ()]
+            saved = state.get(key)
+            found = [_shape(own) for own in saved] if isinstance(saved, list) else saved
+            shapes = [tuple(own.shape) for own in self._recent]
             if found != shapes:
                 raise InvalidValueError(
-                    f"state['signal']: {key} must have the parameters' shapes {shapes}, got "
-                    f"{found}; build the optimizer as it was when the state was saved"
+                    f"state['signal']: {key} must have the parameters' shapes "
+                    f"{checks.shown(shapes)}, got {checks.shown(found)}; build the optimizer as it "
+                    "was when the state was saved"
                 )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -168,6 +170,15 @@ class Trail:
         for averages, saved in ((self._recent, state["recent"]), (self._older, state["older"])):
             for average, own in zip(averages, saved, strict=True):
                 average.copy_(own)
+
+
+def _shape(own: Any) -> tuple[int, ...] | str:
+    """Of a tensor that an average can be copied from; else what it is instead."""
+    if not isinstance(own, torch.Tensor):
+        return type(own).__name__
+    if own.layout != torch.strided or own.is_meta or not own.is_floating_point():
+        return f"{own.layout} {own.dtype} on {own.device}"
+    return tuple(own.shape)
 
 
 def _chunks(params: Sequence[torch.Tensor]) -> list[slice]:
