@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from hdet import checks, optimizers
 from hdet.controllers import AbstractController, FixedController
-from hdet.errors import InvalidTypeError, InvalidValueError, warn
+from hdet.errors import InvalidTypeError, InvalidValueError, UsageError, warn
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.signals import AbstractSignal, TrainingLoss
 
@@ -131,6 +132,27 @@ def checked_replica(replica: Any, num_replicas: int) -> int:
     if found >= num_replicas:
         raise InvalidValueError(f"replica must be below {num_replicas}, got {replica}; {remedy}")
     return found
+
+
+def check_still_there(
+    optimizer: torch.optim.Optimizer,
+    built_on: torch.optim.Optimizer,
+    hyperparameters: Sequence[AbstractHyperparameter],
+) -> None:
+    """Raise if the optimiser, or what is steered in it, has been changed since; reads no tensor."""
+    if optimizer is not built_on:
+        raise UsageError(
+            f"optimizer must stay the {type(built_on).__name__} that the scheduler was built on, "
+            f"got another {type(optimizer).__name__}; build a new scheduler on it, and load the "
+            "state_dict() of the old one"
+        )
+    if not any(group.get("params") for group in optimizer.param_groups):
+        raise UsageError(
+            f"optimizer must keep its parameters, got {len(optimizer.param_groups)} groups without "
+            "any; build a new optimizer and a new scheduler for a new model"
+        )
+    for hyperparameter in hyperparameters:
+        hyperparameter.check(optimizer)
 
 
 def check_header(state: Any) -> None:

@@ -70,7 +70,7 @@ class Ensemble:
         replicas: AbstractReplicas | None = None,
         seed: int = 0,
     ) -> None:
-        self.optimizer = arguments.checked_optimizer(optimizer)
+        self.optimizer = self._built_on = arguments.checked_optimizer(optimizer)
         self.hyperparameters = arguments.checked_hyperparameters(hyperparameters, optimizer)
         self.model = arguments.checked_model(model)
         self.total_steps = arguments.checked_total_steps(total_steps)
@@ -237,6 +237,7 @@ class Ensemble:
         Writes this replica's own values if they stood in the optimiser when the state was saved. A
         state that does not say so writes them unless another scheduler drives the optimiser now.
         """
+        self._refuse_inside_loop("load_state_dict()")
         self.check_state(state)
         in_charge = self._values.in_charge()
         self._values.load_state_dict(state)
@@ -266,6 +267,7 @@ class Ensemble:
     def advance(self, loss: Losses | None = None) -> None:
         """All of `step` but the values of the coming one."""
         self._refuse_inside_loop("step()")
+        arguments.check_still_there(self.optimizer, self._built_on, self.hyperparameters)
         if self.total_steps is not None and self._step >= self.total_steps:
             raise UsageError(
                 f"step() was called {self._step + 1} times, and total_steps is {self.total_steps}; "

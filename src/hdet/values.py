@@ -140,9 +140,13 @@ class Values:
         Not so while another scheduler, of a SequentialLR or one that replaced this, or the user's
         own hand sets the values.
         """
-        return ownership.steered_by(self._optimizer) is self and self._written == [
-            _token(h.read(self._optimizer)) for h in self._hyperparameters
-        ]
+        if ownership.steered_by(self._optimizer) is not self:
+            return False
+        try:
+            found = [_token(h.read(self._optimizer)) for h in self._hyperparameters]
+        except (IndexError, KeyError):  # a group is gone: the next step() says so
+            return False
+        return self._written == found
 
     def put_back(self, *, in_charge: bool) -> None:
         """Write ours over a checkpoint's, unless another scheduler drives this optimiser now."""

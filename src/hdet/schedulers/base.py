@@ -90,6 +90,8 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
     ) -> None:
         """Follow one ``optimizer.step()``."""
         self._check_groups()
+        if epoch is not None:
+            checks.integer("epoch", epoch, minimum=0, remedy="leave it out, as PyTorch advises")
         lives_through = epoch is None and not self._is_initial
         if self._runs and lives_through and self._goes_on():
             self._ensemble.advance(loss)
@@ -102,6 +104,12 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
         """
         if not self._runs:
             return
+        if self.optimizer is not self._ensemble.optimizer:
+            raise UsageError(
+                "optimizer must stay the one that the scheduler was built on, got another "
+                f"{type(self.optimizer).__name__}; build a new scheduler on it, and load the "
+                "state_dict() of the old one"
+            )
         built, now = len(self._ensemble.hyperparameters), len(self.optimizer.param_groups)
         if built != now:
             raise UsageError(
@@ -109,6 +117,13 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
                 f"built with, got {now} at step {self.last_epoch}; call add_param_group() before "
                 "the scheduler is built, or build a new one now"
             )
+        for index, group in enumerate(self.optimizer.param_groups):
+            if "initial_lr" not in group:
+                raise UsageError(
+                    f"parameter group {index} must be the one that the scheduler was built with, "
+                    f"got one without initial_lr at step {self.last_epoch}; change a group's "
+                    "entries in place, or build a new scheduler now"
+                )
 
     def _goes_on(self) -> bool:
         """Whether the run is not over; torch complains where it is."""

@@ -92,6 +92,7 @@ class GradientProduct(AbstractSignal):
         self._loss = TrainingLoss()
         self._optimizer: torch.optim.Optimizer | None = None
         self._trails: list[Trail] = []
+        self._groups: list[int] = []
         self._rate: Callable[[int], float] = _no_rate
         self._samples: list[torch.Tensor] = []
         self._num_steps = self._seen = self._depth = 0
@@ -116,7 +117,7 @@ class GradientProduct(AbstractSignal):
     ) -> None:
         """Follow the optimiser's steps."""
         del num_processes
-        self._optimizer, self._rate = optimizer, rate
+        self._optimizer, self._rate, self._groups = optimizer, rate, list(groups)
         self._trails = [
             Trail(
                 optimizer.param_groups[group]["params"],
@@ -283,6 +284,8 @@ class GradientProduct(AbstractSignal):
         if self._num_steps == 0 or self._depth > 1:  # a subclass whose step() calls its parent's
             return
         if self._seen % max(self._num_steps // self.num_samples, 1) == 0:
+            for trail, group in zip(self._trails, self._groups, strict=True):
+                trail.check_still_there(_members(optimizer, group))
             with torch.no_grad():
                 sample = torch.stack([_sample(trail) for trail in self._trails])
                 self._samples.append(_unscaled(sample, getattr(optimizer, "grad_scale", None)))
@@ -329,6 +332,11 @@ def _without_tensors(state: dict[str, Any]) -> dict[str, Any]:
         return state
     plain = [own.tolist() if isinstance(own, torch.Tensor) else own for own in samples]
     return {**state, "samples": plain}
+
+
+def _members(optimizer: torch.optim.Optimizer, group: int) -> list[torch.Tensor]:
+    groups = optimizer.param_groups
+    return list(groups[group].get("params", ())) if group < len(groups) else []
 
 
 def _unscaled(sample_GF: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:

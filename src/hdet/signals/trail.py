@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hdet import checks, tensors
-from hdet.errors import InvalidValueError
+from hdet.errors import InvalidTypeError, InvalidValueError, UsageError
 
 _CHUNK = 2**23
 """Elements handled at a time, which bounds the memory of temporaries."""
@@ -45,6 +45,14 @@ class Trail:
         device: torch.device | str | None,
     ) -> None:
         self.params = list(params)
+        for param in self.params:
+            if param.is_meta or torch.nn.parameter.is_lazy(param):
+                raise InvalidTypeError(
+                    "parameters must hold numbers to be followed, got one on the meta device or "
+                    "without a shape yet; load the checkpoint, or run the model once, before the "
+                    "scheduler is built"
+                )
+        self._shapes = [param.shape for param in self.params]
         self.chunks = _chunks(self.params)
         self._windows = (recent_window, older_window)
         self._mass = self._pending = 0.0
@@ -78,6 +86,19 @@ class Trail:
     @spent.setter
     def spent(self, masses: tuple[float, float]) -> None:
         self._mass, self._pending = masses
+
+    def check_still_there(self, params: Sequence[torch.Tensor]) -> None:
+        """Raise if the optimiser has other parameters by now; compares identities and shapes."""
+        same = len(params) == len(self.params) and all(
+            own is now and own.shape == shape
+            for own, now, shape in zip(self.params, params, self._shapes, strict=True)
+        )
+        if not same:
+            raise UsageError(
+                f"the optimizer must keep the {len(self.params)} parameters of each group, and "
+                f"their shapes, that the scheduler was built with, got {len(params)} that differ; "
+                "build a new scheduler after the model has changed"
+            )
 
     def spend(self, rate: float) -> None:
         """An optimiser step is about to be taken at this rate."""
