@@ -32,7 +32,8 @@ ALLOWED = {
     "hyperparameters": {"functional"},
     "converge": {"optimizers", "replicas.base"},
     "replicas": {"functional", "optimizers", "ownership", "converge.buckets"},
-    "plan": {"hyperparameters"},
+    "plan": {"hyperparameters", "saved"},
+    "saved": set(),
     "assignment": {"functional", "hyperparameters"},
     "values": {
         "assignment",
@@ -43,6 +44,7 @@ ALLOWED = {
         "replicas",
         "signals",
     },
+    "progress": {"agreement", "converge.buckets", "replicas", "signals"},
     "roll_call": {"agreement", "converge", "optimizers", "replicas", "signals"},
     "snapshot": {"optimizers"},
     "updates": {"ownership"},

@@ -211,8 +211,8 @@ def damaged(**changes: Any) -> dict[str, Any]:
             {"trails": [{"mass": 0.0, "pending": 0.0}, {}]},
             "recent must have the parameters' shapes",
         ),
-        ({"samples": 3}, "'samples'. must be an instance of list"),
-        ({"seen": -1}, "'seen'. must be an integer >= 0"),
+        ({"samples": 3}, "samples must be an instance of list"),
+        ({"seen": -1}, "seen must be an integer >= 0"),
         ({"cycle_end": 20}, "'cycle_end'. must be an integer >= 21, got 20"),
         ({"cycle": None}, "'cycle'. must be an integer"),
     ],
@@ -273,9 +273,10 @@ class TestVersionOne:
         self.run(whole, range(10))
         state = copy.deepcopy(whole.state_dict())
         old = state["ensemble"]
-        assert old["version"] == 2
+        assert old["version"] == 3
         old["version"] = 1
-        for key in ("cycle", "cycle_end", "signal", "frozen", "in_charge", "guard"):
+        added = ("cycle", "cycle_end", "signal", "frozen", "in_charge", "cycle_so_far", "guard")
+        for key in added:
             del old[key]
         assert set(old) == {
             "version",
@@ -293,8 +294,8 @@ class TestVersionOne:
 
     def test_later_versions_do_not(self) -> None:
         state = self.scheduler_of().state_dict()
-        state["ensemble"]["version"] = 3
-        with pytest.raises(HDETError, match="version 3"):
+        state["ensemble"]["version"] = 4
+        with pytest.raises(HDETError, match="version 4"):
             self.scheduler_of().load_state_dict(state)
 
 
@@ -310,7 +311,7 @@ class TestWithoutEvidence:
 
     def entries(self, state: dict[str, Any]) -> list[dict[str, float]]:
         ensemble = state["scheduler"]["ensemble"]
-        assert ensemble["version"] == 2
+        assert ensemble["version"] == 3
         return list(ensemble["hyperparameters"].values())
 
     def gone_on(self, state: dict[str, Any]) -> tuple[Run, list[list[float]]]:

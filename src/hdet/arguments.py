@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from hdet import checks, optimizers
 from hdet.controllers import AbstractController, FixedController
-from hdet.errors import InvalidTypeError, InvalidValueError, warn
+from hdet.errors import InvalidTypeError, InvalidValueError, UsageError, warn
 from hdet.guard import Guard
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.signals import AbstractSignal, TrainingLoss
 
-STATE_VERSION = 2
-"""Version 1 had neither cycle, cycle_end nor signal."""
+STATE_VERSION = 3
+"""Version 1 had neither cycle, cycle_end nor signal; version 2 kept a signal's samples and no
+losses of the cycle so far."""
 
 
 def checked_model(model: Any) -> torch.nn.Module | None:
@@ -141,13 +143,34 @@ def checked_replica(replica: Any, num_replicas: int) -> int:
     return found
 
 
+def check_still_there(
+    optimizer: torch.optim.Optimizer,
+    built_on: torch.optim.Optimizer,
+    hyperparameters: Sequence[AbstractHyperparameter],
+) -> None:
+    """Raise if the optimiser, or what is steered in it, has been changed since; reads no tensor."""
+    if optimizer is not built_on:
+        raise UsageError(
+            f"optimizer must stay the {type(built_on).__name__} that the scheduler was built on, "
+            f"got another {type(optimizer).__name__}; build a new scheduler on it, and load the "
+            "state_dict() of the old one"
+        )
+    if not any(group.get("params") for group in optimizer.param_groups):
+        raise UsageError(
+            f"optimizer must keep its parameters, got {len(optimizer.param_groups)} groups without "
+            "any; build a new optimizer and a new scheduler for a new model"
+        )
+    for hyperparameter in hyperparameters:
+        hyperparameter.check(optimizer)
+
+
 def check_header(state: Any) -> None:
     """Raise if ``state`` is not one of an ensemble, or its counters cannot be."""
     version = state.get("version") if isinstance(state, dict) else None
     if not isinstance(version, int) or not 1 <= version <= STATE_VERSION:
         raise InvalidValueError(
             f"state must be what state_dict() returned (version 1 to {STATE_VERSION}), got a "
-            f"{type(state).__name__} of version {version!r}; {checks.SAVED}"
+            f"{type(state).__name__} of version {checks.shown(version)}; {checks.SAVED}"
         )
     step, converged_step = (
         checks.integer(f"state[{key!r}]", state.get(key), minimum=0, remedy=checks.SAVED)
@@ -158,6 +181,10 @@ def check_header(state: Any) -> None:
             f"state['converged_step'] must be at most state['step'], got {converged_step} at step "
             f"{step}; {checks.SAVED}"
         )
+    if "num_replicas" in state:
+        checks.integer(
+            "state['num_replicas']", state["num_replicas"], minimum=1, remedy=checks.SAVED
+        )
     if "in_charge" in state:
         checks.boolean("state['in_charge']", state["in_charge"])
     if "cycle_end" in state:
@@ -165,12 +192,3 @@ def check_header(state: Any) -> None:
             "state['cycle_end']", state["cycle_end"], minimum=step + 1, remedy=checks.SAVED
         )
         checks.integer("state['cycle']", state.get("cycle"), minimum=0, remedy=checks.SAVED)
-
-
-def warn_of_replicas_apart(step: int, converged_step: int) -> None:
-    """Warn of a state that is saved while the replicas' parameters differ."""
-    warn(
-        f"state_dict() at step {step}, {step - converged_step} steps after the last converge: the "
-        "replicas' parameters differ, and a checkpoint of one of them is not the ensemble; call "
-        "converge() first"
-    )

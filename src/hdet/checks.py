@@ -17,6 +17,8 @@ from hdet.errors import InvalidTypeError, InvalidValueError
 
 SAVED = "load what state_dict() returned, from a file that is whole"
 """The remedy for a state that cannot be restored."""
+_LARGEST = 2**63 - 1
+"""What generators and tensors take for an integer."""
 
 
 def integer(name: str, value: Any, *, minimum: int, remedy: str) -> int:
@@ -26,6 +28,8 @@ def integer(name: str, value: Any, *, minimum: int, remedy: str) -> int:
         raise InvalidTypeError(_line(expected, value, remedy))
     if value < minimum:
         raise InvalidValueError(_line(expected, value, remedy))
+    if int(value) > _LARGEST:
+        raise InvalidValueError(_line(f"{expected} and below 2**63", value, remedy))
     return int(value)
 
 
@@ -44,7 +48,10 @@ def real(
     expected = f"{name} must be a finite number in {interval}"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise InvalidTypeError(_line(expected, value, remedy))
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an int beyond all floats
+        number = math.inf
     too_low = number <= low if low_open else number < low
     too_high = number >= high if high_open else number > high
     if not math.isfinite(number) or too_low or too_high:
@@ -62,6 +69,21 @@ def saved_numbers(name: str, value: Any, *, length: int) -> list[float]:
     if not isinstance(value, list | tuple) or len(value) != length:
         raise InvalidValueError(_line(f"{name} must be a list of {length} numbers", value, SAVED))
     return [real(f"{name}[{index}]", own, remedy=SAVED) for index, own in enumerate(value)]
+
+
+def numbers_of(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    """Raise unless ``value`` is nested lists of floats of a shape; NaN and infinity are welcome."""
+    if not _has_shape(value, shape):
+        raise InvalidValueError(_line(f"{name} must be numbers of shape {shape}", value, SAVED))
+
+
+def _has_shape(value: Any, shape: tuple[int, ...]) -> bool:
+    if not shape:
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, float) or (is_integer and abs(value) <= _LARGEST)
+    if not isinstance(value, list) or len(value) != shape[0]:
+        return False
+    return all(_has_shape(own, shape[1:]) for own in value)
 
 
 def describe(thing: object) -> str:
@@ -145,8 +167,11 @@ def vector(name: str, value: Any, *, length: int | None = None) -> torch.Tensor:
     return tensor
 
 
+def shown(value: Any) -> str:
+    """A value in one short line."""
+    text = " ".join(repr(value).split("\n"))
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def _line(expected: str, value: Any, remedy: str) -> str:
-    shown = repr(value).replace("\n", " ")
-    if len(shown) > 80:
-        shown = f"{shown[:77]}..."
-    return f"{expected}, got {shown} ({type(value).__name__}); {remedy}"
+    return f"{expected}, got {shown(value)} ({type(value).__name__}); {remedy}"

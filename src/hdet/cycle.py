@@ -24,6 +24,7 @@ from hdet.guard import Guard, Watch
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.ownership import WeakMethod
 from hdet.plan import Value
+from hdet.progress import Progress
 from hdet.replicas import AbstractReplicas, resolve
 from hdet.replicas.base import Steering
 from hdet.roll_call import RollCall
@@ -73,7 +74,7 @@ class Ensemble:
         seed: int = 0,
         guard: Guard | None = None,
     ) -> None:
-        self.optimizer = arguments.checked_optimizer(optimizer)
+        self.optimizer = self._built_on = arguments.checked_optimizer(optimizer)
         self.hyperparameters = arguments.checked_hyperparameters(hyperparameters, optimizer)
         self.model = arguments.checked_model(model)
         self.total_steps = arguments.checked_total_steps(total_steps)
@@ -101,6 +102,7 @@ class Ensemble:
         self._step = self._converged_step = self._cycle = 0
         needed_by = self.controller if self._controls else None
         self._intake = Intake(self.signal, self.replicas.num_local, needed_by=needed_by)
+        self._progress = Progress(self.replicas, self._intake)
         self._averaging = Averaging(optimizer, self.model, self.replicas, self._intake)
         self.guard = arguments.checked_guard(guard)
         self._updates = Updates(optimizer, self.replicas.gradients)
@@ -108,7 +110,6 @@ class Ensemble:
         self._watch = Watch(self.guard, optimizer, self.model, self.replicas, in_charge)
         self._agreement = Agreement(self.replicas, optimizer, settings(self, self._plan.describe()))
         self._fan_out = FanOut(self.replicas)
-        self._warned = False
         self.replicas.attach(optimizer, self.model, self._steering(explores), owner=self)
         self._follow_gradients()
         self._cycle_end = self._begin_cycle()
@@ -190,11 +191,15 @@ class Ensemble:
         """Average now: at the end of a run whose length is no multiple of T, or for a checkpoint.
 
         All replicas must call it at the same step. It neither moves base values nor starts a new
-        cycle, and does nothing where the replicas are together already.
+        cycle, and moves nothing where the replicas are together already. What the processes have
+        measured of the cycle so far is made known to all, so that `state_dict` can hold it.
         """
         self._fan_out.refuse_inside("converge()")
+        if not self.is_on:
+            return
+        self._agree()
+        self._progress.share(self._step, unite=self.averages)
         if self.averages and (self._step != self._converged_step or self.replicas.perturbed):
-            self._agree()
             self._converge()
 
     def fan_out(self, batch: Any) -> Iterator[tuple[int, Any]]:
@@ -208,21 +213,24 @@ class Ensemble:
         return self._fan_out.over(batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state, of plain types, the same on every replica.
+        """The whole state, of plain types and tensors, the same on every replica.
 
-        A cycle's losses so far are not in it: a run resumed inside a cycle measures the rest of it.
+        Call `converge` first, on all replicas. A run that is resumed is then, to the last bit, the
+        run that has converged at this step and gone on, inside a cycle too.
         """
-        self._warn_if_apart()
+        if self.is_on:
+            self._progress.warn_of_loss(self._step, self._converged_step, apart=self.averages)
         return {
             "version": arguments.STATE_VERSION,
             "step": self._step,
-            "converged_step": self._converged_step,
+            "converged_step": self._converged_step if self.averages else self._step,
             "cycle": self._cycle,
             "cycle_end": self._cycle_end,
             "num_replicas": self.num_replicas,
             "in_charge": self._values.in_charge(),
             "signal": self.signal.state_dict(),
             "guard": self._watch.state_dict(),
+            "cycle_so_far": self._progress.state(self._step, alike=not self.averages),
             **self._values.state_dict(),
         }
 
@@ -232,16 +240,20 @@ class Ensemble:
         Writes this replica's own values if they stood in the optimiser when the state was saved. A
         state that does not say so writes them unless another scheduler drives the optimiser now.
         """
+        self._fan_out.refuse_inside("load_state_dict()")
         self.check_state(state)
         in_charge = self._values.in_charge()
         self._values.load_state_dict(state)
-        self._jump(int(state["step"]), int(state["converged_step"]))
+        # A state that goes on at another number of replicas lets all of them start at one point.
+        same = state.get("num_replicas", self.num_replicas) == self.num_replicas
+        self._jump(int(state["step"]), int(state["converged_step" if same else "step"]))
         if self._values.cycle_steps(self._step) is not None and "cycle_end" in state:
             # The controller chose it; a T of the ensemble's own may have been changed since.
             self._cycle, self._cycle_end = int(state["cycle"]), int(state["cycle_end"])
             self._assignment.draw(self._cycle)
         self.signal.load_state_dict(state.get("signal", {}))
         self._watch.load_state_dict(state.get("guard", {}))
+        self._progress.load(state, self._step)
         if "in_charge" in state:
             self._values.take_charge(state["in_charge"])
         else:
@@ -252,6 +264,7 @@ class Ensemble:
         arguments.check_header(state)
         self.signal.check_state(state.get("signal", {}))
         self._watch.check_state(state.get("guard", {}))
+        self._progress.check_state(state)
         self._values.check_state(state)
 
     # ------------------------------------------------------------------ what a scheduler calls
@@ -266,6 +279,7 @@ class Ensemble:
     def advance(self, loss: Losses | None = None) -> None:
         """All of `step` but the values of the coming one."""
         self._fan_out.refuse_inside("step()")
+        arguments.check_still_there(self.optimizer, self._built_on, self.hyperparameters)
         if self.total_steps is not None and self._step >= self.total_steps:
             raise UsageError(
                 f"step() was called {self._step + 1} times, and total_steps is {self.total_steps}; "
@@ -368,13 +382,9 @@ class Ensemble:
         self._cycle = step // self.cycle_steps
         self._intake.reset(0)
         self._watch.reset()
+        self._progress.forget()
         self.replicas.reset()
         self._cycle_end = self._begin_cycle()
-
-    def _warn_if_apart(self) -> None:
-        if self.averages and self._step > self._converged_step and not self._warned:
-            self._warned = True
-            arguments.warn_of_replicas_apart(self._step, self._converged_step)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "in_charge": self._values.in_charge()}

@@ -16,6 +16,7 @@ import torch
 from hdet import checks
 from hdet.errors import InvalidTypeError, InvalidValueError
 from hdet.hyperparameters import AbstractHyperparameter
+from hdet.saved import check_scheduler
 
 Value = float | torch.Tensor
 """A value as the optimiser holds it: a float, or a tensor that must not be waited for."""
@@ -217,7 +218,8 @@ class TorchPlan(AbstractPlan):
         step, values, saved = (state.get(key) for key in ("step", "values", "scheduler"))
         checks.integer("state['plan']['step']", step, minimum=0, remedy=checks.SAVED)
         checks.saved_numbers("state['plan']['values']", values, length=len(self._values))
-        checks.instance("state['plan']['scheduler']", saved, dict, remedy=checks.SAVED)
+        held = self._scheduler.state_dict()
+        check_scheduler("state['plan']['scheduler']", saved, self._scheduler, held)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore both."""

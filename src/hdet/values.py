@@ -144,9 +144,13 @@ class Values:
         Not so while another scheduler, of a SequentialLR or one that replaced this, or the user's
         own hand sets the values.
         """
-        return ownership.steered_by(self._optimizer) is self and self._written == [
-            _token(h.read(self._optimizer)) for h in self._hyperparameters
-        ]
+        if ownership.steered_by(self._optimizer) is not self:
+            return False
+        try:
+            found = [_token(h.read(self._optimizer)) for h in self._hyperparameters]
+        except (IndexError, KeyError):  # a group is gone: the next step() says so
+            return False
+        return self._written == found
 
     def put_back(self, *, in_charge: bool) -> None:
         """Write ours over a checkpoint's, unless another scheduler drives this optimiser now."""
@@ -265,17 +269,19 @@ class Values:
                 f"state must be whole, got one without {sorted(missing)}; {checks.SAVED}"
             )
         checks.boolean("state['controlled']", state["controlled"])
+        checks.boolean("state['frozen']", state.get("frozen", False))
         entries = checks.instance(
             "state['hyperparameters']", state["hyperparameters"], dict, remedy=checks.SAVED
         )
         names = [h.name for h in self._hyperparameters]
         if set(entries) != set(names):
             raise InvalidValueError(
-                f"state must hold the hyperparameters {sorted(names)}, got {list(entries)}; "
+                f"state must hold the hyperparameters {sorted(names)}, got "
+                f"{checks.shown(list(entries))}; "
                 "build the ensemble as it was when the state was saved"
             )
         for hyperparameter in self._hyperparameters:
-            _check_entry(hyperparameter, entries[hyperparameter.name])
+            _check_entry(hyperparameter, entries[hyperparameter.name], self._controller.counts)
         self._plan.check_state(state["plan"])
 
     def load_state_dict(self, state: Any) -> None:
@@ -321,11 +327,11 @@ def _token(value: Any) -> Any:
     return (id(value), value._version) if isinstance(value, torch.Tensor) else value
 
 
-def _check_entry(hyperparameter: AbstractHyperparameter, entry: Any) -> None:
+def _check_entry(hyperparameter: AbstractHyperparameter, entry: Any, counts: Sequence[str]) -> None:
     """Raise if a hyperparameter's part of a state is not a base value and other numbers."""
     where = f"state of {hyperparameter.name}"
     checks.instance(where, entry, dict, remedy=checks.SAVED)
     for key, value in {"base": None, **entry}.items():
         is_rate = key == "base" and hyperparameter.rate_group is not None
-        low = 0.0 if is_rate else -math.inf
+        low = 0.0 if is_rate or key in counts or key == "factor" else -math.inf
         checks.real(f"{where}: {key}", value, low=low, remedy=checks.SAVED)

@@ -119,6 +119,11 @@ class AbstractController(abc.ABC):
             evidence: what that cycle measured.
         """
 
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The keys of a state that are never below 0; one that is comes from a damaged file."""
+        return ()
+
     def next_cycle_steps(self, state: dict[str, float], step: int) -> int | None:
         """Length of the cycle that starts at ``step``; None leaves it to the ensemble's T."""
         del state, step

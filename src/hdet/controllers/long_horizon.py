@@ -134,6 +134,11 @@ class LongHorizonController(AbstractController):
         """It balances a slope."""
         return True
 
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """Steps, a rate and cycles."""
+        return ("climbs_since", "resume_step", "turned_at", "too_high", "quiet_cycles", "num_told")
+
     def init(self) -> dict[str, float]:
         """Climbing, with no evidence yet: ``num_told`` cycles, and the sums of their r and z."""
         return {

@@ -36,6 +36,11 @@ class AbstractWrapper(AbstractController):
         """As inside."""
         return self.controller.init()
 
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """As inside."""
+        return self.controller.counts
+
     def roll_back(
         self, state: dict[str, float], base: float, *, lower: float, step: int
     ) -> tuple[dict[str, float], float]:
@@ -119,6 +124,11 @@ class CoolDown(AbstractWrapper):
     def init(self) -> dict[str, float]:
         """Nothing to wait for."""
         return {**super().init(), "cooling": 0.0}
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """It counts down."""
+        return (*super().counts, "cooling")
 
     def update(
         self, state: dict[str, float], base: float, evidence: Evidence

@@ -54,7 +54,7 @@ class LearningRate(AbstractHyperparameter):
                 f"group must be below the optimiser's {count} parameter groups, got {self.group}; "
                 "count them from 0"
             )
-        rate = self.read(optimizer)
+        rate = optimizer.param_groups[self.group].get("lr")
         is_number = isinstance(rate, float | int) and not isinstance(rate, bool)
         is_tensor = (
             isinstance(rate, torch.Tensor) and rate.numel() == 1 and rate.is_floating_point()

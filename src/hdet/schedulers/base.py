@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler
 
-from hdet import checks
+from hdet import checks, saved
 from hdet.arguments import checked_optimizer, checked_total_steps
 from hdet.cycle import Ensemble
 from hdet.errors import InvalidValueError, UsageError, warn
@@ -90,6 +90,8 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
     ) -> None:
         """Follow one ``optimizer.step()``."""
         self._check_groups()
+        if epoch is not None:
+            checks.integer("epoch", epoch, minimum=0, remedy="leave it out, as PyTorch advises")
         lives_through = epoch is None and not self._is_initial
         if self._runs and lives_through and self._goes_on():
             if self._ensemble.was_skipped():
@@ -104,6 +106,12 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
         """
         if not self._runs:
             return
+        if self.optimizer is not self._ensemble.optimizer:
+            raise UsageError(
+                "optimizer must stay the one that the scheduler was built on, got another "
+                f"{type(self.optimizer).__name__}; build a new scheduler on it, and load the "
+                "state_dict() of the old one"
+            )
         built, now = len(self._ensemble.hyperparameters), len(self.optimizer.param_groups)
         if built != now:
             raise UsageError(
@@ -111,6 +119,13 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
                 f"built with, got {now} at step {self.last_epoch}; call add_param_group() before "
                 "the scheduler is built, or build a new one now"
             )
+        for index, group in enumerate(self.optimizer.param_groups):
+            if "initial_lr" not in group:
+                raise UsageError(
+                    f"parameter group {index} must be the one that the scheduler was built with, "
+                    f"got one without initial_lr at step {self.last_epoch}; change a group's "
+                    "entries in place, or build a new scheduler now"
+                )
 
     def _goes_on(self) -> bool:
         """Whether the run is not over; torch complains where it is."""
@@ -154,12 +169,12 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
             self.ensemble.adopt(self.last_epoch, self._last_lr)
         self._last_lr = self.ensemble.own_values()
 
-    def _warn_of_another_length(self, saved: int | None) -> None:
+    def _warn_of_another_length(self, other: int | None) -> None:
         """Once: after the load the two are equal."""
-        if saved != self.total_steps:
+        if other != self.total_steps:
             warn(
-                f"total_steps={self.total_steps} gives way to total_steps={saved} of the run that "
-                f"was saved, as in PyTorch; build the scheduler with total_steps={saved}, or "
+                f"total_steps={self.total_steps} gives way to total_steps={other} of the run that "
+                f"was saved, as in PyTorch; build the scheduler with total_steps={other}, or "
                 f"{self._other_length}"
             )
 
@@ -173,14 +188,26 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
                 f"{sorted(missing)}; {checks.SAVED}"
             )
         epoch, rates = state["last_epoch"], state["_last_lr"]
-        checks.real("state_dict['last_epoch']", epoch, low=-1, remedy=checks.SAVED)
-        checked_total_steps(state["total_steps"])
+        checks.integer("state_dict['last_epoch']", epoch, minimum=-1, remedy=checks.SAVED)
+        total_steps = checked_total_steps(state["total_steps"])
+        if total_steps is not None and epoch > total_steps:
+            raise InvalidValueError(
+                f"state_dict['last_epoch'] must be at most its total_steps, got {epoch} of "
+                f"{total_steps}; {checks.SAVED}"
+            )
         count = len(self.optimizer.param_groups)
         if not isinstance(rates, list) or len(rates) != count:
             raise InvalidValueError(
                 f"state_dict must hold a rate for each of the {count} parameter groups, got "
-                f"{rates!r}; build the optimizer with the groups of the run that was saved"
+                f"{checks.shown(rates)}; build the optimizer with the groups of the run that was "
+                "saved"
             )
+        torch_state = {key: own for key, own in state.items() if key != "ensemble"}
+        del torch_state["total_steps"]  # may be None, and may differ
+        saved.check_scheduler("state_dict", torch_state, self, super().state_dict())
+        for index, rate in enumerate(rates):
+            number = float(rate)
+            checks.real(f"state_dict['_last_lr'][{index}]", number, low=0.0, remedy=checks.SAVED)
         if "ensemble" in state:
             self.ensemble.check_state(state["ensemble"])
 

@@ -110,6 +110,7 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
             meta_momentum=meta_momentum,
         )
         _check_shape(max_lr, div_factor, final_div_factor)
+        _check_momenta(cycle_momentum, base_momentum=base_momentum, max_momentum=max_momentum)
         _check_rest(rates, cycle_steps, auto_lr, replicas, seed, model, literal_decay, guard)
         shape = _Shape(pct_start, anneal_strategy, div_factor, final_div_factor, three_phase)
         super().__init__(
@@ -121,15 +122,10 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
             decay = _decay(shape, self.total_steps, warmup_steps, cycle_steps, literal_decay)
             control = control.with_decay(decay)
         self._start(
-            self.total_steps,
-            hyperparameters=rates,
-            model=model,
-            controller=control if auto_lr else FixedController(),
-            cycle_steps=cycle_steps,
-            replicas=replicas,
-            seed=seed,
-            guard=guard,
-        )
+            self.total_steps, hyperparameters=rates, model=model,
+            controller=control if auto_lr else FixedController(), cycle_steps=cycle_steps,
+            replicas=replicas, seed=seed, guard=guard,
+        )  # fmt: skip
 
     def get_lr(self) -> list[float | torch.Tensor]:
         """PyTorch's rates, or the controller's, times this replica's multipliers."""
@@ -149,6 +145,11 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
         if isinstance(loss, int) and not isinstance(loss, bool):
             loss, epoch = None, loss
         super().step(loss, epoch)
+
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        remedy = checks.SAVED
+        checks.integer("state_dict['total_steps']", state["total_steps"], minimum=1, remedy=remedy)
 
     def _goes_on(self) -> bool:
         return self.last_epoch < self.total_steps
@@ -192,6 +193,13 @@ def _check_shape(max_lr: Any, div_factor: Any, final_div_factor: Any) -> None:
     checks.real(
         "final_div_factor", final_div_factor, low=0.0, low_open=True, remedy="the default is 1e4"
     )
+
+
+def _check_momenta(cycled: Any, **bounds: Any) -> None:
+    for name, value in bounds.items() if cycled else ():
+        for momentum in value if isinstance(value, list | tuple) else [value]:
+            remedy = "PyTorch's defaults are 0.85 and 0.95"
+            checks.real(name, momentum, low=0.0, high=1.0, remedy=remedy)
 
 
 def _check_rest(

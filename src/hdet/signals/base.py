@@ -112,3 +112,38 @@ class AbstractSignal(abc.ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore."""
         del state
+
+    @property
+    def common(self) -> tuple[str, ...]:
+        """The keys of `progress` that are equal in all processes that stand at one point."""
+        return ()
+
+    def progress(self) -> dict[str, Any]:
+        """What this process has collected in the cycle so far, of plain types (JSON's).
+
+        A run that is resumed inside a cycle decides at its end as if it had not been stopped. Of a
+        signal that leaves this out, only the rest of the cycle is measured.
+        """
+        return {}
+
+    def check_progress(self, progress: Any, num_local: int) -> None:  # noqa: B027  # as above
+        """Raise, without changing anything, if `load_progress` could not restore ``progress``.
+
+        Args:
+            progress: what `progress` returned, or those of its keys that are `common`.
+            num_local: how many replicas live in this process.
+        """
+
+    def load_progress(self, progress: dict[str, Any]) -> None:
+        """Restore, all of it or the keys that are there."""
+        del progress
+
+    def memory(self) -> list[torch.Tensor]:
+        """Tensors that outlive a cycle and follow this process's parameters: none by default.
+
+        Averaged in place at ``converge()``, so that a state is the same from every process.
+        """
+        return []
+
+    def agree(self, progresses: Sequence[dict[str, Any]]) -> None:  # noqa: B027  # few have any
+        """Take what belongs to `memory` and is no tensor from all processes' `progress`."""

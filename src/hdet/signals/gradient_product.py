@@ -92,6 +92,7 @@ class GradientProduct(AbstractSignal):
         self._loss = TrainingLoss()
         self._optimizer: torch.optim.Optimizer | None = None
         self._trails: list[Trail] = []
+        self._groups: list[int] = []
         self._rate: Callable[[int], float] = _no_rate
         self._samples: list[torch.Tensor] = []
         self._num_steps = self._seen = self._depth = 0
@@ -115,7 +116,7 @@ class GradientProduct(AbstractSignal):
     ) -> None:
         """Follow the optimiser's steps."""
         del num_processes
-        self._optimizer, self._rate = optimizer, rate
+        self._optimizer, self._rate, self._groups = optimizer, rate, list(groups)
         self._trails = [
             Trail(
                 optimizer.param_groups[group]["params"],
@@ -175,13 +176,8 @@ class GradientProduct(AbstractSignal):
             trail.forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages, and what the cycle has sampled so far."""
-        return {
-            "trails": [trail.state_dict() for trail in self._trails],
-            "samples": list(self._samples),
-            "num_steps": self._num_steps,
-            "seen": self._seen,
-        }
+        """The averages."""
+        return {"trails": [trail.state_dict() for trail in self._trails]}
 
     def check_state(self, state: Any) -> None:
         """Raise if it is not of as many averages, of the same shapes."""
@@ -192,13 +188,12 @@ class GradientProduct(AbstractSignal):
         if not isinstance(saved, list) or len(saved) != len(self._trails):
             raise InvalidValueError(
                 f"state['signal'] must hold the averages of {len(self._trails)} parameter groups, "
-                f"got keys {sorted(state)}; build the optimizer as it was when the state was saved"
+                f"got keys {checks.shown(list(state))}; build the optimizer as it was when the "
+                "state was saved"
             )
         for trail, own in zip(self._trails, saved, strict=True):
             trail.check_state(own)
-        checks.instance("state['signal']['samples']", state.get("samples"), list, remedy=SAVED)
-        for key in ("num_steps", "seen"):
-            checks.integer(f"state['signal'][{key!r}]", state.get(key), minimum=0, remedy=SAVED)
+        self._check_sampled(_without_tensors(state))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore; a state without averages leaves them where they stand."""
@@ -206,8 +201,69 @@ class GradientProduct(AbstractSignal):
             return
         for trail, saved in zip(self._trails, state["trails"], strict=True):
             trail.load_state_dict(saved)
-        self._samples = [sample.to(self._trails[0].device) for sample in state["samples"]]
-        self._num_steps, self._seen = int(state["num_steps"]), int(state["seen"])
+        self._load_sampled(_without_tensors(state))  # states of version 2 hold it here
+
+    # ------------------------------------------------------------------ the cycle so far
+
+    @property
+    def common(self) -> tuple[str, ...]:
+        """Of one gradient at one point all processes have the same samples."""
+        return ("samples", "num_steps", "seen")
+
+    def progress(self) -> dict[str, Any]:
+        """Samples, losses and how much rate was spent; waits for the device."""
+        return {
+            "samples": [sample.tolist() for sample in self._samples],
+            "num_steps": self._num_steps,
+            "seen": self._seen,
+            "spent": [list(trail.spent) for trail in self._trails],
+            "loss": self._loss.progress(),
+        }
+
+    def check_progress(self, progress: Any, num_local: int) -> None:
+        """Raise if it is not of as many groups."""
+        self._check_sampled(progress)
+        if "loss" in progress:
+            self._loss.check_progress(progress["loss"], num_local)
+
+    def load_progress(self, progress: dict[str, Any]) -> None:
+        """Go on sampling where it stands."""
+        self._load_sampled(progress)
+        if "loss" in progress:
+            self._loss.load_progress(progress["loss"])
+
+    def memory(self) -> list[torch.Tensor]:
+        """The averages."""
+        return [average for trail in self._trails for average in trail.averages]
+
+    def agree(self, progresses: Sequence[dict[str, Any]]) -> None:
+        """The mean rate spent, where a scaler has skipped steps of some processes."""
+        for index, trail in enumerate(self._trails):
+            own = [tuple(one["spent"][index]) for one in progresses]
+            if len(set(own)) > 1:
+                mass, pending = (sum(parts) / len(own) for parts in zip(*own, strict=True))
+                trail.spent = (mass, pending)
+            else:
+                trail.spent = own[0]
+
+    def _check_sampled(self, sampled: dict[str, Any]) -> None:
+        where = "state of the signal"
+        samples = checks.instance(
+            f"{where}: samples", sampled.get("samples", []), list, remedy=SAVED
+        )
+        for sample in samples:
+            checks.numbers_of(f"{where}: a sample", sample, (len(self._trails), _FIELDS))
+        for key in ("num_steps", "seen"):
+            checks.integer(f"{where}: {key}", sampled.get(key, 0), minimum=0, remedy=SAVED)
+
+    def _load_sampled(self, sampled: dict[str, Any]) -> None:
+        device = self._trails[0].device
+        self._samples = [
+            torch.tensor(sample, device=device, dtype=tensors.widest(device))
+            for sample in sampled.get("samples", [])
+        ]
+        self._num_steps = int(sampled.get("num_steps", self._num_steps))
+        self._seen = int(sampled.get("seen", 0))
 
     # ------------------------------------------------------------------ sampling
 
@@ -225,6 +281,8 @@ class GradientProduct(AbstractSignal):
         if any(map(math.isnan, rates)):  # not ours, and so the path is not either
             return
         if (self._seen - 1) % max(self._num_steps // self.num_samples, 1) == 0:
+            for trail, group in zip(self._trails, self._groups, strict=True):
+                trail.check_still_there(_members(optimizer, group))
             with torch.no_grad():
                 sample = torch.stack([_sample(trail) for trail in self._trails])
                 self._samples.append(_unscaled(sample, getattr(optimizer, "grad_scale", None)))
@@ -261,6 +319,20 @@ class GradientProduct(AbstractSignal):
             ],
             dim=1,
         )
+
+
+def _without_tensors(state: dict[str, Any]) -> dict[str, Any]:
+    """The samples of states of version 2 are tensors."""
+    samples = state.get("samples")
+    if not isinstance(samples, list):
+        return state
+    plain = [own.tolist() if isinstance(own, torch.Tensor) else own for own in samples]
+    return {**state, "samples": plain}
+
+
+def _members(optimizer: torch.optim.Optimizer, group: int) -> list[torch.Tensor]:
+    groups = optimizer.param_groups
+    return list(groups[group].get("params", ())) if group < len(groups) else []
 
 
 def _unscaled(sample_GF: torch.Tensor, scale: torch.Tensor | None) -> torch.Tensor:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from hdet import checks
 from hdet.errors import UsageError
 from hdet.signals.base import AbstractSignal
 from hdet.signals.losses import Losses, read_losses
@@ -76,3 +79,54 @@ class Intake:
         """Forget everything: the run goes on at another step."""
         self.begin_cycle(num_steps)
         self._last_step = -1
+
+    # ------------------------------------------------------------------ the cycle so far
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was taken in since the cycle began, of plain types."""
+        return {
+            "num_observed": self.num_observed,
+            "last_step": self._last_step,
+            "signal": self.signal.progress(),
+        }
+
+    def common_state(self) -> dict[str, Any]:
+        """What processes that stand at one point have all seen alike."""
+        return self._common(self.state_dict())
+
+    def has_own(self) -> bool:
+        """Whether the cycle so far holds something that other processes do not know."""
+        needed = self._needed_by is not None and self.signal.needs_loss
+        return needed and self.num_observed > 0
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise, without changing anything, if `load_state_dict` could not restore ``state``."""
+        for key, minimum in (("num_observed", 0), ("last_step", -1)):
+            name = f"state['cycle_so_far']: {key}"
+            checks.integer(name, state.get(key), minimum=minimum, remedy=checks.SAVED)
+        self._check_signal(state)
+
+    def check_common_state(self, state: dict[str, Any]) -> None:
+        """As `check_state`, of what `common_state` holds."""
+        if self.signal.common:
+            self._check_signal(self._common(state))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as if the cycle had never been interrupted."""
+        self.num_observed, self._last_step = int(state["num_observed"]), int(state["last_step"])
+        self.signal.load_progress(state["signal"])
+
+    def load_common_state(self, state: dict[str, Any]) -> None:
+        """Go on with what all processes saw alike; each starts its own part again."""
+        if self.signal.common:
+            self.signal.load_progress(self._common(state)["signal"])
+
+    def _common(self, state: dict[str, Any]) -> dict[str, Any]:
+        own = state.get("signal")
+        known = own if isinstance(own, dict) else {}
+        return {"signal": {key: known[key] for key in self.signal.common if key in known}}
+
+    def _check_signal(self, state: dict[str, Any]) -> None:
+        name = "state['cycle_so_far']: signal"
+        checks.instance(name, state.get("signal"), dict, remedy=checks.SAVED)
+        self.signal.check_progress(state["signal"], self._num_local)

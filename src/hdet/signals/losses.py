@@ -24,6 +24,11 @@ def read_losses(loss: Any, num_local: int) -> torch.Tensor:
         loss = torch.stack([_scalar(own) for own in loss])
     elif not isinstance(loss, torch.Tensor):
         loss = _scalar(loss)
+    if loss.layout != torch.strided or loss.is_meta or loss.dtype.itemsize < 2:
+        raise InvalidTypeError(
+            f"loss must be a dense tensor that holds numbers of 16 bits or more, got {loss.dtype} "
+            f"of layout {loss.layout} on {loss.device}; pass what was differentiated"
+        )
     if not loss.is_floating_point():
         raise InvalidTypeError(
             f"loss must be floating-point, got a tensor of {loss.dtype}; pass what was "

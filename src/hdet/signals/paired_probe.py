@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from hdet import checks, tensors
+from hdet.errors import InvalidValueError
 from hdet.signals.base import Trend
 from hdet.signals.gradient_product import GradientProduct
 from hdet.signals.probe import Probe, same_versions, undisturbed
@@ -110,9 +111,8 @@ class PairedProbe(GradientProduct):
         self._pairs = []
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the gradients' signal, the cycle's differences, and where the batches stand."""
-        own = {"pairs": list(self._pairs), "num_drawn": self._probe.num_drawn}
-        return {**super().state_dict(), **own}
+        """That of the gradients' signal, and where the batches stand."""
+        return {**super().state_dict(), "num_drawn": self._probe.num_drawn}
 
     def check_state(self, state: Any) -> None:
         """Raise if it is not one of `GradientProduct`, or of no number of batches."""
@@ -121,14 +121,43 @@ class PairedProbe(GradientProduct):
             checks.integer(
                 "state['signal']['num_drawn']", state["num_drawn"], minimum=0, remedy=checks.SAVED
             )
+        self._check_pairs(_plain(state.get("pairs", [])))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore; the batches go on where they stood, if the state is of a probe."""
         super().load_state_dict(state)
-        if "pairs" in state:
-            self._pairs = [pair.to(self._trails[0].device) for pair in state["pairs"]]
+        if "pairs" in state:  # states of version 2 hold them here
+            self._load_pairs(_plain(state["pairs"]))
         if "num_drawn" in state:
             self._probe.seek(int(state["num_drawn"]))
+
+    def progress(self) -> dict[str, Any]:
+        """That of the gradients, and this process's differences."""
+        return {**super().progress(), "pairs": [pair.tolist() for pair in self._pairs]}
+
+    def check_progress(self, progress: Any, num_local: int) -> None:
+        """Raise if it is not of as many groups."""
+        super().check_progress(progress, num_local)
+        self._check_pairs(progress.get("pairs", []))
+
+    def load_progress(self, progress: dict[str, Any]) -> None:
+        """Go on sampling where it stands."""
+        super().load_progress(progress)
+        self._load_pairs(progress.get("pairs", []))
+
+    def _check_pairs(self, pairs: Any) -> None:
+        where = "state of the signal: pairs"
+        for pair in checks.instance(where, pairs, list, remedy=checks.SAVED):
+            checks.numbers_of(where, pair, (len(self._scopes()),))
+        if len(pairs) > self._num_own:
+            raise InvalidValueError(
+                f"{where} must be at most {self._num_own}, got {len(pairs)}; {checks.SAVED}"
+            )
+
+    def _load_pairs(self, pairs: list[list[float]]) -> None:
+        device = self._trails[0].device
+        dtype = tensors.widest(device)
+        self._pairs = [torch.tensor(pair, device=device, dtype=dtype) for pair in pairs]
 
     def _scopes(self) -> list[list[Trail]]:
         """The groups that are displaced together."""
@@ -160,6 +189,12 @@ class PairedProbe(GradientProduct):
                 for trail, own in zip(trails, held, strict=True):
                     trail.restore(own)
         return (losses[0] - losses[1]) / (2.0 * self.displacement)
+
+
+def _plain(pairs: Any) -> Any:
+    if not isinstance(pairs, list):
+        return pairs
+    return [pair.tolist() if isinstance(pair, torch.Tensor) else pair for pair in pairs]
 
 
 def _with_samples(trend: Trend, samples: torch.Tensor) -> Trend:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hdet import checks, tensors
-from hdet.errors import InvalidValueError
+from hdet.errors import InvalidTypeError, InvalidValueError, UsageError
 
 _CHUNK = 2**23
 """Elements handled at a time, which bounds the memory of temporaries."""
@@ -45,6 +45,14 @@ class Trail:
         device: torch.device | str | None,
     ) -> None:
         self.params = list(params)
+        for param in self.params:
+            if param.is_meta or torch.nn.parameter.is_lazy(param):
+                raise InvalidTypeError(
+                    "parameters must hold numbers to be followed, got one on the meta device or "
+                    "without a shape yet; load the checkpoint, or run the model once, before the "
+                    "scheduler is built"
+                )
+        self._shapes = [param.shape for param in self.params]
         self.chunks = _chunks(self.params)
         self._windows = (recent_window, older_window)
         self._mass = self._pending = 0.0
@@ -64,6 +72,33 @@ class Trail:
 
     def _local(self, members: slice) -> list[torch.Tensor]:
         return [tensors.dense("a parameter", p) for p in self.params[members]]
+
+    @property
+    def averages(self) -> list[torch.Tensor]:
+        """Both of them, the tensors themselves."""
+        return [*self._recent, *self._older]
+
+    @property
+    def spent(self) -> tuple[float, float]:
+        """The rate spent in all, and what of it has come since the averages were extended."""
+        return self._mass, self._pending
+
+    @spent.setter
+    def spent(self, masses: tuple[float, float]) -> None:
+        self._mass, self._pending = masses
+
+    def check_still_there(self, params: Sequence[torch.Tensor]) -> None:
+        """Raise if the optimiser has other parameters by now; compares identities and shapes."""
+        same = len(params) == len(self.params) and all(
+            own is now and own.shape == shape
+            for own, now, shape in zip(self.params, params, self._shapes, strict=True)
+        )
+        if not same:
+            raise UsageError(
+                f"the optimizer must keep the {len(self.params)} parameters of each group, and "
+                f"their shapes, that the scheduler was built with, got {len(params)} that differ; "
+                "build a new scheduler after the model has changed"
+            )
 
     def spend(self, rate: float) -> None:
         """An optimiser step is about to be taken at this rate."""
@@ -143,13 +178,15 @@ class Trail:
         checks.instance("a trail of state['signal']", state, dict, remedy=checks.SAVED)
         for key in ("mass", "pending"):
             checks.real(f"state['signal']: {key}", state.get(key), low=0.0, remedy=checks.SAVED)
-        shapes = [tuple(own.shape) for own in self._recent]
         for key in ("recent", "older"):
-            found = [tuple(getattr(own, "shape", ())) for own in state.get(key) or ()]
+            saved = state.get(key)
+            found = [_shape(own) for own in saved] if isinstance(saved, list) else saved
+            shapes = [tuple(own.shape) for own in self._recent]
             if found != shapes:
                 raise InvalidValueError(
-                    f"state['signal']: {key} must have the parameters' shapes {shapes}, got "
-                    f"{found}; build the optimizer as it was when the state was saved"
+                    f"state['signal']: {key} must have the parameters' shapes "
+                    f"{checks.shown(shapes)}, got {checks.shown(found)}; build the optimizer as it "
+                    "was when the state was saved"
                 )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -158,6 +195,15 @@ class Trail:
         for averages, saved in ((self._recent, state["recent"]), (self._older, state["older"])):
             for average, own in zip(averages, saved, strict=True):
                 average.copy_(own)
+
+
+def _shape(own: Any) -> tuple[int, ...] | str:
+    """Of a tensor that an average can be copied from; else what it is instead."""
+    if not isinstance(own, torch.Tensor):
+        return type(own).__name__
+    if own.layout != torch.strided or own.is_meta or not own.is_floating_point():
+        return f"{own.layout} {own.dtype} on {own.device}"
+    return tuple(own.shape)
 
 
 def _chunks(params: Sequence[torch.Tensor]) -> list[slice]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from hdet import tensors
+from hdet import checks, tensors
 from hdet.signals.base import AbstractSignal
 
 
@@ -40,7 +42,7 @@ class TrainingLoss(AbstractSignal):
         if self._sum_L is None or self._num_steps == 0:
             dtype = tensors.widest(device)
             return torch.full((num_local,), float("nan"), device=device, dtype=dtype)
-        return (self._sum_L / self._num_steps).to(device)
+        return (self._sum_L / self._num_steps).to(device, tensors.widest(device))
 
     def reset(self, num_steps: int) -> None:
         """Start the next cycle's sum in the same memory."""
@@ -48,3 +50,27 @@ class TrainingLoss(AbstractSignal):
         if self._sum_L is not None:
             self._sum_L.zero_()
         self._num_steps = 0
+
+    def progress(self) -> dict[str, Any]:
+        """The sum so far and what it is of; waits for the device."""
+        known = self._sum_L is not None and self._num_steps > 0
+        return {
+            "sum": self._sum_L.tolist() if known and self._sum_L is not None else None,
+            "num_steps": self._num_steps,
+        }
+
+    def check_progress(self, progress: Any, num_local: int) -> None:
+        """Raise if it is no sum of some steps' losses."""
+        where = "state['cycle_so_far']: losses"
+        checks.instance(where, progress, dict, remedy=checks.SAVED)
+        count = checks.integer(
+            f"{where}: num_steps", progress.get("num_steps"), minimum=0, remedy=checks.SAVED
+        )
+        if count > 0:
+            checks.numbers_of(f"{where}: sum", progress.get("sum"), (num_local,))
+
+    def load_progress(self, progress: dict[str, Any]) -> None:
+        """Go on adding where it stands."""
+        self._sum_L, self._num_steps = None, int(progress["num_steps"])
+        if self._num_steps > 0:
+            self._sum_L = torch.tensor(progress["sum"], dtype=torch.float64)
