@@ -262,7 +262,9 @@ class Ensemble:
     def check_state(self, state: Any) -> None:
         """Raise, without changing anything, if `load_state_dict` could not restore ``state``."""
         arguments.check_header(state)
-        self.signal.check_state(state.get("signal", {}))
+        signal = state.get("signal", {})
+        checks.instance("state['signal']", signal, dict, remedy=checks.SAVED)
+        self.signal.check_state(signal)
         self._watch.check_state(state.get("guard", {}))
         self._progress.check_state(state)
         self._values.check_state(state)
