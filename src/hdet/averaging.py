@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from hdet import optimizers
-from hdet.converge import Selection, converge_, select
+from hdet.converge import Selection, converge_, select, share_
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.replicas import AbstractReplicas
 from hdet.roll_call import RollCall, report_bad, roll_call
@@ -48,6 +48,10 @@ class Averaging:
             answers = self._roll_call(step, selection)
             report_bad(answers.valid, step)
             converge_(selection, self._replicas, answers.valid, include_state=answers.include_state)
+            # Each replica's signal has followed its own path: from here on there is one.
+            memory = self._intake.signal.memory()
+            device = optimizers.parameters(self._optimizer)[0].device
+            share_(memory, self._replicas, answers.valid, device)
         self._note_trained()
         return answers
 

@@ -125,6 +125,16 @@ class Ensemble:
         return self._step
 
     @property
+    def num_cycles(self) -> int:
+        """Cycles that have ended so far; switched off, every ``cycle_steps`` steps are one."""
+        return self._cycle if self.is_on else self._step // self.cycle_steps
+
+    @property
+    def intake(self) -> Intake:
+        """What this process measured in the cycle so far, which `state_dict` leaves out."""
+        return self._intake
+
+    @property
     def base_values(self) -> dict[str, float]:
         """The shared base value of each hyperparameter, by name; waits for the device."""
         return dict(zip((h.name for h in self.hyperparameters), self._values.base, strict=True))
@@ -207,7 +217,8 @@ class Ensemble:
     def state_dict(self) -> dict[str, Any]:
         """The whole state, of plain types, the same on every replica.
 
-        A cycle's losses so far are not in it: a run resumed inside a cycle measures the rest of it.
+        A cycle's losses so far are not in it (`hdet.Checkpointer` saves them too): a run resumed
+        inside a cycle measures the rest of it.
         """
         self._warn_if_apart()
         return {

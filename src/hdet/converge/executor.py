@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from hdet.converge.buckets import average_
 from hdet.converge.selection import Selection
 
@@ -37,3 +39,26 @@ def converge_(
         is_source = own == list(valid_R).index(True)
         average_(selection.copied, replicas.all_reduce, weight=int(is_source), total=1)
     replicas.merge_(valid_R, include_state=include_state)
+
+
+def share_(
+    members: Sequence[torch.Tensor],
+    replicas: AbstractReplicas,
+    valid_R: Sequence[bool],
+    device: torch.device,
+) -> None:
+    """The mean of further tensors over the valid replicas of several processes, in place.
+
+    Equal ones come back bit for bit. What does not lie on ``device``, the parameters' own, travels
+    through it one tensor at a time: not every process group reaches the host.
+    """
+    if replicas.num_local == replicas.num_replicas:
+        return
+    weight, total = int(valid_R[replicas.replica or 0]), sum(valid_R)
+    near = [member for member in members if member.device == device]
+    average_(near, replicas.all_reduce, weight=weight, total=total, wide=True)
+    for member in members:
+        if member.device != device:
+            staged = member.to(device)
+            average_([staged], replicas.all_reduce, weight=weight, total=total, wide=True)
+            member.copy_(staged)

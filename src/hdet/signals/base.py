@@ -105,3 +105,15 @@ class AbstractSignal(abc.ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore."""
         del state
+
+    def local_state_dict(self) -> dict[str, Any]:
+        """What this process alone measured in the cycle so far: small, and gone at its end."""
+        return {}
+
+    def load_local_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore it, after `load_state_dict`."""
+        del state
+
+    def memory(self) -> list[torch.Tensor]:
+        """What it remembers of its replica's parameters, which converge averages as it does them."""
+        return []

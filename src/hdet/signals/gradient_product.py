@@ -206,6 +206,21 @@ class GradientProduct(AbstractSignal):
         self._samples = [sample.to(self._trails[0].device) for sample in state["samples"]]
         self._num_steps, self._seen = int(state["num_steps"]), int(state["seen"])
 
+    def local_state_dict(self) -> dict[str, Any]:
+        """The losses and the samples, which replicas that explore take of their own gradients."""
+        return {"loss": self._loss.local_state_dict(), "samples": list(self._samples)}
+
+    def load_local_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore."""
+        self._loss.load_local_state_dict(state["loss"])
+        self._samples = [sample.to(self._trails[0].device) for sample in state["samples"]]
+
+    def memory(self) -> list[torch.Tensor]:
+        """Both averages of all groups, while they are followed."""
+        if self._num_steps == 0:
+            return []
+        return [average for trail in self._trails for average in trail.averages()]
+
     def _warn_of_missing_updates(self) -> None:
         """At the end of a cycle: a GradScaler may skip some updates, but not half of them."""
         if not self._warned and 0 < self._num_steps >= 2 * self._seen:

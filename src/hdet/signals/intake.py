@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from hdet.errors import UsageError
@@ -62,6 +64,22 @@ class Intake:
     def statistics(self) -> torch.Tensor:
         """What else the signal says of it, ``[K]``."""
         return self.signal.statistics()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this process alone knows of the cycle so far."""
+        return {
+            "num_local": self._num_local,
+            "num_observed": self.num_observed,
+            "signal": self.signal.local_state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Restore, if it is of as many replicas as this process has; return whether it is."""
+        fits = bool(state["num_local"] == self._num_local)
+        if fits:
+            self.num_observed = int(state["num_observed"])
+            self.signal.load_local_state_dict(state["signal"])
+        return fits
 
     def begin_cycle(self, num_steps: int) -> None:
         """The coming cycle, of ``num_steps`` steps, is measured afresh; 0 if it is not measured."""

@@ -130,6 +130,15 @@ class PairedProbe(GradientProduct):
         if "num_drawn" in state:
             self._probe.seek(int(state["num_drawn"]))
 
+    def local_state_dict(self) -> dict[str, Any]:
+        """That of the gradients' signal, and this process's differences."""
+        return {**super().local_state_dict(), "pairs": list(self._pairs)}
+
+    def load_local_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore."""
+        super().load_local_state_dict(state)
+        self._pairs = [pair.to(self._trails[0].device) for pair in state["pairs"]]
+
     def _scopes(self) -> list[list[Trail]]:
         """The groups that are displaced together."""
         return [[trail] for trail in self._trails] if self.per_group else [self._trails]

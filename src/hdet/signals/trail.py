@@ -125,6 +125,10 @@ class Trail:
         for param, own in zip(self._local(slice(None)), held, strict=True):
             param.data.copy_(own)
 
+    def averages(self) -> list[torch.Tensor]:
+        """The tensors of both averages."""
+        return [*self._recent, *self._older]
+
     def state_dict(self) -> dict[str, Any]:
         """Both averages and the rate spent."""
         return {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from hdet import tensors
@@ -48,3 +50,11 @@ class TrainingLoss(AbstractSignal):
         if self._sum_L is not None:
             self._sum_L.zero_()
         self._num_steps = 0
+
+    def local_state_dict(self) -> dict[str, Any]:
+        """The sum so far."""
+        return {"sum": self._sum_L, "num_steps": self._num_steps}
+
+    def load_local_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on adding to it, wherever the losses will be."""
+        self._sum_L, self._num_steps = state["sum"], int(state["num_steps"])

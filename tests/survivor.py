@@ -1,0 +1,124 @@
+"""A DDP script that outlives its ranks: run by torchrun in test_checkpointer_killed.py.
+
+Each line of PLAN, ``[rank, where, offset]``, kills one start of the script: that rank, by SIGKILL,
+that many steps after where it went on, in the middle of a step, of a converge or of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import hdet
+from hdet.checkpointing import files
+
+WHERE = ("step", "converge", "write", "rename")
+CYCLE_STEPS = 4
+DROPOUT = 0.3
+
+
+def scheduler_of(kind: str, optimizer: torch.optim.Optimizer, total_steps: int) -> Any:
+    if kind == "AutoLR":
+        return hdet.AutoLR(optimizer, total_steps)
+    if kind == "exploring AutoLR":
+        return hdet.AutoLR(optimizer, total_steps, spread_ratio=0.2)
+    return hdet.OneCycleLR(
+        optimizer,
+        3e-2,
+        total_steps=total_steps,
+        spread_ratio=0.3,
+        cycle_steps=CYCLE_STEPS,
+        auto_lr=True,
+        warmup_steps=2 * CYCLE_STEPS,
+    )
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(where: str, tries: dict[str, int]) -> None:
+    """Die in the next message that averages parameters, or in the next checkpoint's file."""
+    whole = {"all_reduce": hdet.DistributedReplicas.all_reduce, "write": files._Hashing.write}
+
+    def all_reduce(self: Any, flat: torch.Tensor) -> Any:
+        if flat.dim() > 0:
+            die()
+        return whole["all_reduce"](self, flat)
+
+    def write(self: Any, data: Any) -> int:
+        tries["writes"] = tries.get("writes", 0) + 1
+        if tries["writes"] > 10:
+            self._file.flush()
+            die()
+        return whole["write"](self, data)
+
+    def replace(self: Path, target: Path) -> Path:
+        if self.name.endswith(".pt.tmp"):
+            die()
+        return Path(os.replace(self, target) or target)
+
+    if where == "converge":
+        hdet.DistributedReplicas.all_reduce = all_reduce  # type: ignore[method-assign]
+    elif where == "write":
+        files._Hashing.write = write  # type: ignore[method-assign]
+    elif where == "rename":
+        Path.replace = replace  # type: ignore[method-assign,assignment]
+    else:
+        die()
+
+
+def train(kind: str, folder: Path, total_steps: int, plan: list[Any]) -> None:
+    rank, start_number = dist.get_rank(), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    torch.manual_seed(rank)
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Dropout(DROPOUT), nn.Linear(16, 1))
+    ddp = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = scheduler_of(kind, optimizer, total_steps)
+    data = torch.Generator().manual_seed(100 + rank)
+    checkpointer = hdet.Checkpointer(
+        folder / "checkpoints", model=ddp, optimizer=optimizer, scheduler=scheduler, data=data
+    )
+    start = checkpointer.restore()
+    own_rank, where, offset = plan[start_number] if start_number < len(plan) else (-1, "", 0)
+    for step in range(start, total_steps):
+        x = torch.randn(8, 4, generator=data)
+        loss = (ddp(x) - x[:, :1] * x[:, 1:2]).square().mean()
+        if rank == own_rank and step - start == offset:
+            note = folder / f"killed-{start_number}"
+            note.write_text(f"{where} at step {step}, begun at {start}")
+            arm(where, {})
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step(loss)
+        checkpointer.step()
+    scheduler.converge()
+    point = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    if rank == 0:
+        torch.save({"point": point, "base": scheduler.ensemble.base_values}, folder / "end.pt")
+
+
+def main() -> None:
+    kind, folder, total_steps, plan = sys.argv[1:]
+    warnings.simplefilter("error", hdet.HDETWarning)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    train(kind, Path(folder), int(total_steps), json.loads(plan))
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
