@@ -1,16 +1,19 @@
 """A DDP script that outlives its ranks: run by torchrun in test_checkpointer_killed.py.
 
 Each line of PLAN, ``[rank, where, offset]``, kills one start of the script: that rank, by SIGKILL,
-that many steps after where it went on, in the middle of a step, of a converge or of a checkpoint.
+that many steps after where it went on, in the middle of a step, of a converge or of a checkpoint
+(half written, or between its two names). "terminate" is SIGTERM instead, which a checkpoint follows.
 """
 
 from __future__ import annotations
 
+import datetime
 import gc
 import json
 import os
 import signal
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,6 @@ from hdet.checkpointing import files
 
 WHERE = ("step", "converge", "write", "rename")
 CYCLE_STEPS = 4
-DROPOUT = 0.3
 
 
 def scheduler_of(kind: str, optimizer: torch.optim.Optimizer, total_steps: int) -> Any:
@@ -47,8 +49,9 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def arm(where: str, tries: dict[str, int]) -> None:
+def arm(where: str) -> None:
     """Die in the next message that averages parameters, or in the next checkpoint's file."""
+    num_writes = 0
     whole = {"all_reduce": hdet.DistributedReplicas.all_reduce, "write": files._Hashing.write}
 
     def all_reduce(self: Any, flat: torch.Tensor) -> Any:
@@ -57,8 +60,9 @@ def arm(where: str, tries: dict[str, int]) -> None:
         return whole["all_reduce"](self, flat)
 
     def write(self: Any, data: Any) -> int:
-        tries["writes"] = tries.get("writes", 0) + 1
-        if tries["writes"] > 10:
+        nonlocal num_writes
+        num_writes += 1
+        if num_writes > 10:
             self._file.flush()
             die()
         return whole["write"](self, data)
@@ -74,6 +78,8 @@ def arm(where: str, tries: dict[str, int]) -> None:
         files._Hashing.write = write  # type: ignore[method-assign]
     elif where == "rename":
         Path.replace = replace  # type: ignore[method-assign,assignment]
+    elif where == "terminate":
+        os.kill(os.getpid(), signal.SIGTERM)
     else:
         die()
 
@@ -81,7 +87,7 @@ def arm(where: str, tries: dict[str, int]) -> None:
 def train(kind: str, folder: Path, total_steps: int, plan: list[Any]) -> None:
     rank, start_number = dist.get_rank(), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     torch.manual_seed(rank)
-    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Dropout(DROPOUT), nn.Linear(16, 1))
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 1))
     ddp = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters())
     scheduler = scheduler_of(kind, optimizer, total_steps)
@@ -90,6 +96,7 @@ def train(kind: str, folder: Path, total_steps: int, plan: list[Any]) -> None:
         folder / "checkpoints", model=ddp, optimizer=optimizer, scheduler=scheduler, data=data
     )
     start = checkpointer.restore()
+    pause_s = float(os.environ.get("PAUSE_S", "0"))
     own_rank, where, offset = plan[start_number] if start_number < len(plan) else (-1, "", 0)
     for step in range(start, total_steps):
         x = torch.randn(8, 4, generator=data)
@@ -97,23 +104,24 @@ def train(kind: str, folder: Path, total_steps: int, plan: list[Any]) -> None:
         if rank == own_rank and step - start == offset:
             note = folder / f"killed-{start_number}"
             note.write_text(f"{where} at step {step}, begun at {start}")
-            arm(where, {})
+            arm(where)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step(loss)
         checkpointer.step()
+        if pause_s > 0.0:
+            time.sleep(pause_s)
     scheduler.converge()
     point = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     if rank == 0:
         torch.save({"point": point, "base": scheduler.ensemble.base_values}, folder / "end.pt")
 
 
-def main() -> None:
-    kind, folder, total_steps, plan = sys.argv[1:]
+def main(kind: str, folder: str, total_steps: str, plan: str) -> None:
     warnings.simplefilter("error", hdet.HDETWarning)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     train(kind, Path(folder), int(total_steps), json.loads(plan))
     gc.collect()
     dist.barrier()
@@ -121,4 +129,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
