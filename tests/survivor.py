@@ -1,8 +1,8 @@
 """A DDP script that outlives its ranks: run by torchrun in test_checkpointer_killed.py.
 
-Each line of PLAN, ``[rank, where, offset]``, kills one start of the script: that rank, by SIGKILL,
-that many steps after where it went on, in the middle of a step, of a converge or of a checkpoint
-(half written, or between its two names). "terminate" is SIGTERM instead, which a checkpoint follows.
+Each entry of ``plan``, ``[rank, where, offset]``, kills one start of the script: that rank, by
+SIGKILL, that many steps after where it went on, in the middle of a step, of a converge or of a
+checkpoint (half written, or between its two names). "terminate" is SIGTERM instead.
 """
 
 from __future__ import annotations
@@ -49,35 +49,35 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_in_converge(self: hdet.DistributedReplicas, flat: torch.Tensor) -> Any:
+    if flat.dim() > 0:  # the answer to whether anybody got SIGTERM is one number
+        die()
+    return dist.all_reduce(flat, async_op=True)
+
+
+def die_in_write(self: Any, data: Any) -> int:
+    self.hashed.update(data)
+    written: int = self._file.write(data)
+    if self._file.tell() > 8000:
+        self._file.flush()
+        die()
+    return written
+
+
+def die_in_rename(self: Path, target: Path) -> None:
+    if self.name.endswith(".pt.tmp"):
+        die()
+    os.replace(self, target)
+
+
 def arm(where: str) -> None:
-    """Die in the next message that averages parameters, or in the next checkpoint's file."""
-    num_writes = 0
-    whole = {"all_reduce": hdet.DistributedReplicas.all_reduce, "write": files._Hashing.write}
-
-    def all_reduce(self: Any, flat: torch.Tensor) -> Any:
-        if flat.dim() > 0:
-            die()
-        return whole["all_reduce"](self, flat)
-
-    def write(self: Any, data: Any) -> int:
-        nonlocal num_writes
-        num_writes += 1
-        if num_writes > 10:
-            self._file.flush()
-            die()
-        return whole["write"](self, data)
-
-    def replace(self: Path, target: Path) -> Path:
-        if self.name.endswith(".pt.tmp"):
-            die()
-        return Path(os.replace(self, target) or target)
-
+    """Die now, in the next message that averages, or in the next checkpoint's file."""
     if where == "converge":
-        hdet.DistributedReplicas.all_reduce = all_reduce  # type: ignore[method-assign]
+        hdet.DistributedReplicas.all_reduce = die_in_converge  # type: ignore[method-assign]
     elif where == "write":
-        files._Hashing.write = write  # type: ignore[method-assign]
+        files._Hashing.write = die_in_write  # type: ignore[method-assign]
     elif where == "rename":
-        Path.replace = replace  # type: ignore[method-assign,assignment]
+        Path.replace = die_in_rename  # type: ignore[method-assign,assignment]
     elif where == "terminate":
         os.kill(os.getpid(), signal.SIGTERM)
     else:

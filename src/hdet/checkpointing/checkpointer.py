@@ -17,6 +17,7 @@ from hdet.checkpointing import files
 from hdet.checkpointing.contents import Contents, check_format, check_object, ensembles_of
 from hdet.checkpointing.stopping import StopSignal
 from hdet.converge.buckets import Waitable
+from hdet.cycle import Ensemble
 from hdet.errors import CheckpointError, InvalidTypeError, InvalidValueError, UsageError
 from hdet.replicas import everyone
 
@@ -93,7 +94,8 @@ class Checkpointer:
         own_names = _checked_per_rank(per_rank, others)
         # The scheduler last, so that its rates are written over those of rank 0's optimiser.
         objects = {"model": model, "optimizer": optimizer, **others, "scheduler": scheduler}
-        self._ensembles = list(dict.fromkeys(e for own in objects.values() for e in ensembles_of(own)))
+        found = [ensemble for own in objects.values() for ensemble in ensembles_of(own)]
+        self._ensembles = list(dict.fromkeys(found))
         self._contents = Contents(objects, own_names, self._ensembles, optimizer)
         self._everyone = everyone(self._counted[0].replicas, optimizer)
         self._device = optimizers.parameters(optimizer)[0].device
@@ -150,7 +152,7 @@ class Checkpointer:
         self._num_cycles = num_cycles
         stops = self._is_stopping()
         if is_due or stops:
-            self.save()
+            self._save_or_go_on()
         if stops:
             self._log("SIGTERM: the run ends at step %d, after its last checkpoint", self._steps())
             self._stop.answer()
@@ -176,6 +178,15 @@ class Checkpointer:
         self._stop.uninstall()
 
     # ------------------------------------------------------------------ writing and reading
+
+    def _save_or_go_on(self) -> None:
+        """A disk that is full for a while ends no run that has a checkpoint to fall back on."""
+        try:
+            self.save()
+        except CheckpointError as error:
+            if not self._lineage:
+                raise
+            self._log("no checkpoint at step %d: %s", self._steps(), error)
 
     def _write(self, ranks: Sequence[bytes]) -> str:
         name = files.write(
@@ -230,19 +241,23 @@ class Checkpointer:
             try:
                 value = task()
             except OSError as error:
-                caught, message = error, (
-                    f"directory must be one that rank 0 can write to, got {self._directory}: "
-                    f"{error.strerror or error}; make room or mend its permissions, the "
-                    "checkpoints that are in it stay"
+                caught, message = (
+                    error,
+                    (
+                        f"directory must be one that rank 0 can write to, got {self._directory}: "
+                        f"{error.strerror or error}; make room or mend its permissions, the "
+                        "checkpoints that are in it stay"
+                    ),
                 )
             except Exception as error:
                 caught, message = error, str(error)
-        value, message = self._everyone.gather_objects([value, message])[0]
+        is_disk = isinstance(caught, OSError)
+        value, message, is_disk = self._everyone.gather_objects([value, message, is_disk])[0]
         if message is None:
             return value
-        if caught is not None and not isinstance(caught, OSError):
-            raise caught
-        raise CheckpointError(message) from caught
+        if is_disk:
+            raise CheckpointError(message) from caught
+        raise UsageError(f"rank 0 could not go on: {message}") if caught is None else caught
 
     # ------------------------------------------------------------------ small parts
 
@@ -296,7 +311,7 @@ def _checked_directory(directory: Any) -> Path:
     return path.absolute()
 
 
-def _checked_scheduler(scheduler: Any) -> list[Any]:
+def _checked_scheduler(scheduler: Any) -> list[Ensemble]:
     found = ensembles_of(scheduler)
     if not found:
         raise InvalidTypeError(

@@ -13,12 +13,13 @@ ranks      for each rank: random states, what it measured in the cycle so far, a
 from __future__ import annotations
 
 import io
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from hdet import checks, optimizers
+from hdet import optimizers
 from hdet.checkpointing import randomness
 from hdet.cycle import Ensemble
 from hdet.errors import InvalidTypeError, InvalidValueError
@@ -124,7 +125,7 @@ class Contents:
         return lost
 
     def _states(self, names: set[str]) -> dict[str, Any]:
-        return {name: _state_of(name, self._objects[name]) for name in self._objects if name in names}
+        return {name: _state_of(name, self._objects[name]) for name in sorted(names)}
 
 
 def check_format(saved: Any) -> str | None:
@@ -138,11 +139,15 @@ def check_format(saved: Any) -> str | None:
             "resume with the release of hdet that wrote it, or a later one"
         )
     ranks, step = head.get("ranks"), head.get("step")
-    whole = isinstance(head.get("objects"), dict) and isinstance(ranks, list) and ranks
     parts = {"random", "measured", "objects"}
-    if not whole or not isinstance(step, int) or any(set(own) != parts for own in ranks):
-        return "parts of it are missing"
-    return None
+    is_whole = (
+        isinstance(head.get("objects"), dict)
+        and isinstance(step, int)
+        and isinstance(ranks, list)
+        and len(ranks) > 0
+        and all(isinstance(own, dict) and set(own) == parts for own in ranks)
+    )
+    return None if is_whole else "parts of it are missing"
 
 
 def check_object(name: str, thing: Any) -> None:
@@ -169,15 +174,18 @@ def _set_state(thing: Any, state: Any) -> None:
         thing.load_state_dict(state)
 
 
-_PLAIN = (bool, int, float, complex, str, bytes, torch.Tensor, torch.Size, torch.dtype)
+# By exact type: torch.load refuses what merely derives from these, such as numpy.float64.
+_DICTS = (dict, OrderedDict, Counter)
+_LISTS = (list, tuple, set)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype, torch.device)
 
 
 def _check_plain(where: str, state: Any) -> None:
     """Raise if ``torch.load(weights_only=True)`` would refuse it, or a part of it is elsewhere."""
-    if isinstance(state, Mapping):
+    if type(state) in _DICTS:
         for key, value in state.items():
             _check_plain(f"{where}[{key!r}]", value)
-    elif isinstance(state, list | tuple | set) and not isinstance(state, torch.Size):
+    elif type(state) in _LISTS:
         for index, value in enumerate(state):
             _check_plain(f"{where}[{index}]", value)
     elif hasattr(state, "device_mesh"):
@@ -185,7 +193,7 @@ def _check_plain(where: str, state: Any) -> None:
             f"{where} must be a whole tensor, got a DTensor, of which this rank holds a part; save "
             "sharded models with torch.distributed.checkpoint"
         )
-    elif state is not None and not isinstance(state, _PLAIN):
+    elif type(state) not in _PLAIN and not isinstance(state, torch.Tensor):
         raise InvalidTypeError(
             f"{where} must be of plain types and tensors, got a {type(state).__name__}; let the "
             f"state_dict() of {where.split('[')[0]} return numbers, strings, lists and dicts"

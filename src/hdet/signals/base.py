@@ -115,5 +115,5 @@ class AbstractSignal(abc.ABC):
         del state
 
     def memory(self) -> list[torch.Tensor]:
-        """What it remembers of its replica's parameters, which converge averages as it does them."""
+        """What it remembers of its replica's parameters, which converge averages too."""
         return []
