@@ -240,18 +240,15 @@ class Checkpointer:
         if self._everyone.replica in (0, None):
             try:
                 value = task()
-            except OSError as error:
-                caught, message = (
-                    error,
-                    (
-                        f"directory must be one that rank 0 can write to, got {self._directory}: "
-                        f"{error.strerror or error}; make room or mend its permissions, the "
-                        "checkpoints that are in it stay"
-                    ),
-                )
             except Exception as error:
                 caught, message = error, str(error)
         is_disk = isinstance(caught, OSError)
+        if isinstance(caught, OSError):
+            message = (
+                f"directory must be one that rank 0 can write to, got {self._directory}: "
+                f"{caught.strerror or caught}; make room or mend its permissions, the checkpoints "
+                "that are in it stay"
+            )
         value, message, is_disk = self._everyone.gather_objects([value, message, is_disk])[0]
         if message is None:
             return value
