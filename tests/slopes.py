@@ -73,7 +73,8 @@ class LiteralTrail:
         self.pending = 0.0
         for i, value in enumerate(point):
             self.recent[i] += min(1.0, share / 0.3) * (value - self.recent[i])
-            self.older[i] += (0.5 if is_first else min(1.0, share)) * (value - self.older[i])
+            weight = 0.5 if is_first else min(1.0, share / 1.5)
+            self.older[i] += weight * (value - self.older[i])
 
 
 def literal_trends(
@@ -82,7 +83,7 @@ def literal_trends(
     cycle_steps: int,
     num_samples: int,
     per_group: bool,
-    noise_price: float = 0.1,
+    noise_price: float = 0.2,
 ) -> list[list[tuple[float, ...]]]:
     """(slope, stderr, scale, alignment, moved) by cycle, then by group (or once, pooled)."""
     groups = range(len(history[0].points))

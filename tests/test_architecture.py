@@ -44,7 +44,9 @@ ALLOWED = {
         "signals",
     },
     "roll_call": {"agreement", "converge", "optimizers", "replicas", "signals"},
-    "arguments": {"controllers", "hyperparameters", "optimizers", "signals"},
+    "snapshot": {"optimizers"},
+    "guard": {"ownership", "replicas", "roll_call", "signals", "snapshot"},
+    "arguments": {"controllers", "guard", "hyperparameters", "optimizers", "signals"},
     "averaging": {
         "converge",
         "hyperparameters",

@@ -263,10 +263,10 @@ def test_after_a_warmup_in_a_sequence() -> None:
     model = model_of()
     optimizer = optimizer_of(model)
     warmup = lr_scheduler.ConstantLR(optimizer, 0.5, total_iters=10)
-    auto = hdet.AutoLR(optimizer, 200, anneal=0.5)
+    auto = hdet.AutoLR(optimizer, 300, anneal=0.5)
     chain = lr_scheduler.SequentialLR(optimizer, [warmup, auto], [10])
     rates = []
-    for step in range(210):
+    for step in range(310):
         rates.append([group["lr"] for group in optimizer.param_groups])
         loss_of(model, step).backward()
         optimizer.step()

@@ -11,18 +11,23 @@ from torch import nn
 
 import hdet
 from tests import auto, quadratics
+from tests.evidence import NO_EVIDENCE
 
 NONE = torch.zeros(0, dtype=torch.float64)
 BOUND = math.log(1.5)
 PATIENCE = hdet.LongHorizonController().patience
+PRICE = hdet.GradientProduct().noise_price
 
 
 @functools.cache
-def walks_on_noise(patience: float, *, num_seeds: int = 200, num_cycles: int = 400) -> torch.Tensor:
+def walks_on_noise(
+    patience: float, *, pooled: bool = True, num_seeds: int = 200, num_cycles: int = 400
+) -> torch.Tensor:
     """The log of the value after each cycle ``[seeds, cycles]``, from a value of 1.
 
     A cycle's trend is made as the signal makes it, of 16 samples whose two parts mean nothing;
-    `test_the_signals_own_noise_is_as_assumed` says that they are like this.
+    `test_the_signals_own_noise_is_as_assumed` says that they are like this. Without pooling each
+    cycle stands for itself alone.
     """
     generator = torch.Generator().manual_seed(0)
     controller = hdet.LongHorizonController(patience=patience)
@@ -30,12 +35,14 @@ def walks_on_noise(patience: float, *, num_seeds: int = 200, num_cycles: int = 4
     for _ in range(num_seeds):
         state, base = {**hdet.LongHorizonController().init(), "climbing": 0.0}, 1.0
         drawn = torch.randn(2, num_cycles, 16, generator=generator, dtype=torch.float64)
-        slopes = drawn[0] + 0.1 * drawn[1]
-        scales = drawn[0].mean(1).abs() + 0.1 * drawn[1].mean(1).abs()
+        slopes = drawn[0] + PRICE * drawn[1]
+        scales = drawn[0].mean(1).abs() + PRICE * drawn[1].mean(1).abs()
         table = [slopes.mean(1), slopes.std(1) / 4.0, scales]
         walk = []
         for slope, stderr, scale in torch.stack(table, dim=1).tolist():
             trend = hdet.Trend(slope, stderr, scale, alignment=-0.1, moved=0.1)
+            if not pooled:
+                state = {**state, **NO_EVIDENCE}
             state, base = controller.update(state, base, hdet.Evidence(1000, NONE, NONE, trend))
             walk.append(math.log(base))
         walks.append(walk)
@@ -47,20 +54,21 @@ def test_pure_noise_never_takes_the_rate_out_of_the_positive_numbers() -> None:
         assert walks_on_noise(patience).isfinite().all()
 
 
-@pytest.mark.xfail(strict=True, reason="93 % of 200 runs at every cycle; 95.5 % at the last one")
 def test_pure_noise_leaves_the_rate_within_a_factor_of_three_halves() -> None:
     inside = (walks_on_noise(PATIENCE).abs() <= BOUND).all(dim=1).double().mean()
     assert inside >= 0.95
 
 
-def test_pure_noise_ends_within_a_factor_of_three_halves() -> None:
-    inside = (walks_on_noise(PATIENCE)[:, -1].abs() <= BOUND).double().mean()
-    assert inside >= 0.95
+def test_without_shortening_strides_it_would_not_be() -> None:
+    """Negative control: 84 % of 200 runs are. What is pooled averages most of the noise away."""
+    inside = (walks_on_noise(1e9).abs() <= BOUND).all(dim=1).double().mean()
+    assert inside < 0.9
+    assert walks_on_noise(1e9)[:, -1].std() > 2.0 * walks_on_noise(PATIENCE)[:, -1].std()
 
 
-def test_without_shortening_strides_noise_would_carry_it_off() -> None:
+def test_without_pooling_either_noise_would_carry_it_off() -> None:
     """Negative control."""
-    ends = walks_on_noise(1e9)[:, -1]
+    ends = walks_on_noise(1e9, pooled=False)[:, -1]
     error = float(ends.std()) / math.sqrt(200)
     assert abs(float(ends.mean())) < 3.0 * error, "symmetric steps drift nowhere"
     assert (ends.abs() <= BOUND).double().mean() < 0.5, "but they diffuse"
@@ -73,7 +81,7 @@ def test_cycles_of_a_real_run_are_too_few_to_diffuse_as_far() -> None:
         step += controller.next_cycle_steps({**controller.init(), "climbing": 0.0}, step)
         cycles += 1
     assert cycles == 42
-    assert float(walks_on_noise(1e9)[:, cycles - 1].std()) < 1.5
+    assert float(walks_on_noise(1e9, pooled=False)[:, cycles - 1].std()) < 1.5
 
 
 def significances_of_noise(kind: str, seed: int, num_cycles: int = 25) -> list[float]:
@@ -106,29 +114,42 @@ def test_the_signals_own_noise_is_as_assumed(kind: str) -> None:
 
 
 CELLS = [(c, n, s) for c in (10.0, 100.0, 1000.0) for n in (0.03, 0.3, 3.0) for s in (500,)]
+UNDECIDED = (10.0, 0.03, 500)
+"""The first decision would fall just behind the hold: the rate at which the climb ended is kept."""
 
 
 @functools.cache
-def ratios() -> list[tuple[float, float]]:
+def ratios() -> dict[tuple[float, float, int], tuple[float, float]]:
     """Found over best, of the rate at the end of the hold and of the expected final loss."""
-    pairs = []
+    pairs = {}
     for cell in CELLS:
         rate, loss = quadratics.best(*cell)
         own_rate, own_loss = quadratics.found(*cell)
-        pairs.append((own_rate / rate, own_loss / loss))
+        pairs[cell] = (own_rate / rate, own_loss / loss)
     return pairs
 
 
 def test_on_quadratics_the_loss_is_near_the_best() -> None:
-    assert max(loss for _, loss in ratios()) < 2.5
-    assert all(0.5 < rate < 6.5 for rate, _ in ratios())
+    decided = [pair for cell, pair in ratios().items() if cell != UNDECIDED]
+    assert len(decided) == 8
+    assert max(loss for _, loss in decided) < 2.0
+    assert all(0.5 < rate < 4.0 for rate, _ in decided)
+
+
+def test_a_quadratic_on_which_nothing_is_decided_in_time() -> None:
+    rate, loss = ratios()[UNDECIDED]
+    own_rate, _ = quadratics.found(*UNDECIDED, stride=0.0)
+    assert own_rate == rate * quadratics.best(*UNDECIDED)[0], "the balance never moved it"
+    assert rate < 17.0
+    assert loss < 4.5
 
 
 @pytest.mark.xfail(
-    strict=True, reason="22 of 54 runs at 500 and 2000 steps; the rest up to 8 times too high"
+    strict=True,
+    reason="10 of 54 runs, of seeds 0 to 2 at 500 and 2000 steps; up to 16 times too high",
 )
 def test_on_quadratics_the_rate_is_within_a_factor_of_two_of_the_best() -> None:
-    assert all(0.5 <= rate <= 2.0 for rate, _ in ratios())
+    assert all(0.5 <= rate <= 2.0 for rate, _ in ratios().values())
 
 
 def test_a_rate_that_nobody_steers_is_far_from_the_best() -> None:

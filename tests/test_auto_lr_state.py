@@ -16,7 +16,7 @@ from hdet.errors import HDETError
 from tests.auto import Run, model_of, optimizer_of
 
 S = 400
-WHERE = {"the climb": 6, "settling": 77, "the hold": 160, "the anneal": 261}
+WHERE = {"the climb": 6, "settling": 77, "the hold": 180, "the anneal": 261}
 
 
 def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
@@ -62,14 +62,15 @@ def test_the_places_are_what_they_are_called() -> None:
                 ensemble = run.scheduler.state_dict()["ensemble"]
                 entry = ensemble["hyperparameters"]["lr/0"]
                 assert ensemble["step"] not in (0, ensemble["cycle_end"]), "inside a cycle"
+                heard = entry["num_told"] > 0.0
                 resume = entry["resume_step"]
-                found[name] = (entry["climbing"], resume >= step, ensemble["frozen"])
+                found[name] = (entry["climbing"], resume >= step, heard, ensemble["frozen"])
         run.train(range(step, step + 1))
     assert found == {
-        "the climb": (1.0, False, False),
-        "settling": (0.0, True, False),
-        "the hold": (0.0, False, False),
-        "the anneal": (0.0, False, True),
+        "the climb": (1.0, False, False, False),
+        "settling": (0.0, True, False, False),
+        "the hold": (0.0, False, True, False),
+        "the anneal": (0.0, False, True, True),
     }
 
 
@@ -274,7 +275,7 @@ class TestVersionOne:
         old = state["ensemble"]
         assert old["version"] == 2
         old["version"] = 1
-        for key in ("cycle", "cycle_end", "signal", "frozen", "in_charge"):
+        for key in ("cycle", "cycle_end", "signal", "frozen", "in_charge", "guard"):
             del old[key]
         assert set(old) == {
             "version",
@@ -295,6 +296,61 @@ class TestVersionOne:
         state["ensemble"]["version"] = 3
         with pytest.raises(HDETError, match="version 3"):
             self.scheduler_of().load_state_dict(state)
+
+
+class TestWithoutEvidence:
+    """States of version 2 of before evidence was pooled over cycles."""
+
+    POOLED = ("num_told", "imbalance", "significance")
+
+    def saved(self) -> tuple[Run, dict[str, Any]]:
+        whole = Run(S)
+        whole.train(range(WHERE["the hold"]))
+        return whole, copy.deepcopy(whole.state())
+
+    def entries(self, state: dict[str, Any]) -> list[dict[str, float]]:
+        ensemble = state["scheduler"]["ensemble"]
+        assert ensemble["version"] == 2
+        return list(ensemble["hyperparameters"].values())
+
+    def gone_on(self, state: dict[str, Any]) -> tuple[Run, list[list[float]]]:
+        run = Run(S)
+        run.train(range(3))
+        run.load(state)
+        return run, run.train(range(WHERE["the hold"], S))
+
+    def test_they_load_and_start_with_none(self) -> None:
+        _, old = self.saved()
+        for entry in self.entries(old):
+            assert entry["num_told"] > 0.0, "there is something to lose"
+            for key in self.POOLED:
+                del entry[key]
+        run = Run(S)
+        run.load(old)
+        for found, entry in zip(
+            run.scheduler.ensemble.controller_states.values(), self.entries(old), strict=True
+        ):
+            assert [found[key] for key in self.POOLED] == [0.0] * 3
+            assert found["quiet_cycles"] == entry["quiet_cycles"]
+            assert found["resume_step"] == entry["resume_step"]
+
+    def test_they_go_on_as_a_run_that_has_heard_nothing(self) -> None:
+        _, old = self.saved()
+        fresh = copy.deepcopy(old)
+        for entry, other in zip(self.entries(old), self.entries(fresh), strict=True):
+            for key in self.POOLED:
+                del entry[key]
+                other[key] = 0.0
+        assert self.gone_on(old)[1] == self.gone_on(fresh)[1]
+
+    def test_evidence_is_part_of_a_state(self) -> None:
+        """Negative control: with what was heard the rates are others, to the last bit."""
+        whole, state = self.saved()
+        expected = whole.train(range(WHERE["the hold"], S))
+        assert self.gone_on(copy.deepcopy(state))[1] == expected
+        for entry in self.entries(state):
+            entry.update(dict.fromkeys(self.POOLED, 0.0))
+        assert self.gone_on(state)[1] != expected
 
 
 def test_saving_alone_changes_nothing() -> None:

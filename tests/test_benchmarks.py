@@ -53,7 +53,7 @@ def test_a_contestant_trains_and_repeats_itself(name: str, task: str) -> None:
 
 def test_an_ablation_of_nothing_is_autolr_itself() -> None:
     # Also a guard: what `changed` passes must stay what AutoLR passes on its own.
-    for setting in ("doubt=2.5", "noise_price=0.1", "anneal=0.4", "doubt=2.5,noise_price=0.1"):
+    for setting in ("doubt=2.7", "noise_price=0.2", "anneal=0.4", "doubt=2.7,noise_price=0.2"):
         assert loss_of(f"autolr:{setting}") == loss_of("autolr")
     assert loss_of("autolr:anneal=0.1") != loss_of("autolr")
     assert loss_of("autolr:start_value=1e-2") != loss_of("autolr")
@@ -83,7 +83,7 @@ def test_the_probe_looks_at_batches_beyond_the_end() -> None:
 @pytest.mark.parametrize("task", ["tiny", "two_groups"])
 def test_the_probe_is_asked_once_cycles_are_long_enough(task: str) -> None:
     plain, probed = (
-        perform(Job(task, name, 0, 400))["validation"] for name in ("autolr", "autolr_probe")
+        perform(Job(task, name, 0, 600))["validation"] for name in ("autolr", "autolr_probe")
     )
     assert plain != probed
 

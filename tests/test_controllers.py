@@ -12,25 +12,7 @@ from hypothesis import strategies as st
 
 import hdet
 from hdet.functional import certainty, significance_step
-
-NONE = torch.zeros(0, dtype=torch.float64)
-
-
-def trend_of(slope: float = 0.0, **overrides: float) -> hdet.Trend:
-    entries = {"stderr": 0.1, "scale": 1.0, "alignment": -0.5, "moved": 0.1, **overrides}
-    return hdet.Trend(slope, **entries)
-
-
-def told(step: int, trend: hdet.Trend | None) -> hdet.Evidence:
-    return hdet.Evidence(step, NONE, NONE, trend)
-
-
-def compared(values: list[float], losses: list[float]) -> hdet.Evidence:
-    tensors = (torch.tensor(own, dtype=torch.float64) for own in (values, losses))
-    return hdet.Evidence(0, *tensors)
-
-
-BALANCING = {"climbing": 0.0, "resume_step": 0.0, "quiet_cycles": 0.0}
+from tests.evidence import BALANCING, UNJUDGED, compared, told, trend_of
 
 
 class TestLongHorizon:
@@ -45,11 +27,30 @@ class TestLongHorizon:
         assert step == 20
         state, moved = controller.update(state, base, told(24, trend_of(alignment=0.01)))
         assert moved == pytest.approx(0.7 * base)
-        assert state == {"climbing": 0.0, "resume_step": 72.0, "quiet_cycles": 0.0}
+        assert state == {
+            "climbing": 0.0,
+            "climbs_since": 0.0,
+            "resume_step": 72.0,
+            "turned_at": base,
+            "too_high": 0.0,
+            "quiet_cycles": 0.0,
+            "num_told": 0.0,
+            "imbalance": 0.0,
+            "significance": 0.0,
+        }
+
+    def test_a_climb_that_was_cut_short_or_began_too_high_has_found_nothing(self) -> None:
+        controller = hdet.LongHorizonController(climb_end=40)
+        for step, alignment in ((4, 0.1), (40, -0.5), (40, 0.1)):
+            told_then = told(step, trend_of(alignment=alignment))
+            state, _ = controller.update(controller.init(), 1e-3, told_then)
+            assert (state["climbing"], state["turned_at"]) == (0.0, 0.0)
+        state, _ = controller.update(controller.init(), 1e-3, told(8, trend_of(alignment=0.1)))
+        assert state["turned_at"] == 1e-3
 
     def test_it_leaps_while_hardly_anything_moves(self) -> None:
         controller = hdet.LongHorizonController()
-        for moved, stride in ((4e-4, 2.4), (6e-4, 0.4), (math.inf, 0.4), (math.nan, 0.0)):
+        for moved, stride in ((5e-4, 2.4), (6e-4, 0.4), (math.inf, 0.4), (math.nan, 0.0)):
             _, found = controller.update(controller.init(), 1.0, told(4, trend_of(moved=moved)))
             assert found == pytest.approx(math.exp(stride)), moved
 
@@ -94,21 +95,37 @@ class TestLongHorizon:
         before = {**BALANCING, "quiet_cycles": quiet}
         state, found = controller.update(before, base, told(500, trend))
         stride = 0.5 / (1.0 + quiet / 5.0)
-        change = significance_step(slope, stderr, scale=scale, stride=stride, doubt=1.0)
+        z = max(-4.0, min(4.0, told(500, trend).significance))
+        r = max(-1.0, min(1.0, slope / scale))
+        change = significance_step(r, z, stride=stride, doubt=1.0)
         assert found == pytest.approx(base * math.exp(change), rel=1e-12)
-        certain = certainty(slope, stderr, doubt=1.0)
-        assert state["quiet_cycles"] == pytest.approx(max(0.0, quiet + 1.0 - 3.0 * certain))
+        certain = certainty(z, doubt=1.0)
+        left = 1.0 - certain
+        assert state == pytest.approx(
+            {
+                "climbing": 0.0,
+                "climbs_since": 0.0,
+                "resume_step": 0.0,
+                "turned_at": 0.0,
+                "too_high": 0.0,
+                "quiet_cycles": max(0.0, quiet + 1.0 - 3.0 * certain),
+                "num_told": left,
+                "imbalance": left * r,
+                "significance": left * z,
+            }
+        )
 
     def test_evidence_lengthens_the_strides_again(self) -> None:
         controller = hdet.LongHorizonController()
         state = {**BALANCING, "quiet_cycles": 12.0}
         strides = []
-        for _ in range(8):
+        for _ in range(12):
             state, moved = controller.update(state, 1.0, told(500, trend_of(-1.0, stderr=0.01)))
             strides.append(math.log(moved))
-        assert strides == sorted(strides)
-        assert strides[0] == pytest.approx(0.15, rel=1e-3)
-        assert strides[-1] == pytest.approx(0.6, rel=1e-3)
+        assert strides[:9] == sorted(strides[:9])
+        assert strides[0] == pytest.approx(0.6 / 7.0 * certainty(4.0, doubt=2.7))
+        assert min(strides[8:]) > 0.5
+        assert state["quiet_cycles"] == 0.0
 
     def test_cycles_grow_with_the_run(self) -> None:
         controller = hdet.LongHorizonController()
@@ -122,17 +139,17 @@ class TestLongHorizon:
         controller = hdet.LongHorizonController()
         assert controller.update(state, 0.3, told(50, None)) == (state, 0.3)
         nothing = told(50, trend_of(math.nan))
-        quiet = {**BALANCING, "quiet_cycles": 1.0}
+        quiet = {**BALANCING, "quiet_cycles": 1.0, "num_told": 1.0}
         assert controller.update(BALANCING, 0.3, nothing) == (quiet, 0.3)
 
     def test_it_finds_the_balance_in_a_closed_loop(self) -> None:
         """Progress falls and noise grows with the rate; they cancel at 0.5."""
         for start in (1e-3, 20.0):
-            controller, base = hdet.LongHorizonController(), start
+            controller, state, base = hdet.LongHorizonController(), BALANCING, start
             for step in range(100, 200):
                 slope = math.log(base / 0.5)
                 trend = trend_of(slope, scale=1.0 + abs(slope))
-                _, base = controller.update(BALANCING, base, told(step, trend))
+                state, base = controller.update(state, base, told(step, trend))
             assert base == pytest.approx(0.5, rel=0.1)
 
     def test_it_needs_a_trend_and_starts_by_itself(self) -> None:
@@ -183,23 +200,9 @@ class TestWrappers:
         assert controller.update(controller.init(), 1.0, clear)[1] == 2.0
         assert controller.update(controller.init(), 1.0, noise)[1] == 1.0
 
-    @pytest.mark.parametrize(
-        "evidence",
-        [
-            compared([1.0, 2.0], [1.0, 2.0]),  # every line fits two
-            compared([0.0, 0.0, 0.0], [1.0, 2.0, 3.0]),  # a group whose rate is 0
-            compared([5.0, 5.0, 5.0], [1.0, 2.0, 3.0]),
-            told(0, trend_of(math.nan)),
-            told(0, trend_of(1.0, stderr=math.nan)),
-            told(0, trend_of(0.0, stderr=0.0)),
-        ],
-    )
-    def test_what_cannot_be_judged_is_not_significant(self, evidence: hdet.Evidence) -> None:
-        assert evidence.significance == 0.0
-        assert hdet.Gated(Doubling()).update({"count": 0.0}, 1.0, evidence)[1] == 1.0
-
-    def test_without_an_error_anything_is_significant(self) -> None:
-        assert told(0, trend_of(-1e-9, stderr=0.0)).significance == -math.inf
+    def test_nothing_passes_a_gate_that_cannot_be_judged(self) -> None:
+        for evidence in UNJUDGED:
+            assert hdet.Gated(Doubling()).update({"count": 0.0}, 1.0, evidence)[1] == 1.0
 
     def test_cool_down_waits_after_a_move(self) -> None:
         controller = hdet.CoolDown(Doubling(), num_cycles=2)

@@ -89,9 +89,10 @@ def test_several_cycles_equal_the_literal_reference(
     assert (first == second) is not per_group
 
 
-def test_the_reference_hears_the_price_of_noise() -> None:
+@pytest.mark.parametrize("other", [{"noise_price": 0.1}, {"older_window": 1.0}])
+def test_the_reference_hears_the_price_of_noise_and_the_window(other: dict[str, float]) -> None:
     """Negative control of the comparison above."""
-    training = Training(noise_price=0.3)
+    training = Training(**other)
     training.run(2 * CYCLE)
     with pytest.raises(AssertionError):
         training.check()

@@ -74,7 +74,7 @@ def slopes_seen(signal: hdet.PairedProbe, models: list[Quadratic]) -> list[list[
         own = []
         for trail, model in zip(signal._trails, models, strict=True):
             (present,), (recent,), (older,) = trail.at(slice(None))
-            path = (recent - older) + 0.1 * (present - recent)
+            path = (recent - older) + 0.2 * (present - recent)
             own.append(float((model.curvature * (present - 3.0)) @ path))
         seen.append(own)
 

@@ -11,11 +11,11 @@ from hdet.signals import trail as trail_module
 from hdet.signals.trail import Trail
 
 RATES = [1e-6 * 1.3**step for step in range(60)] + [0.01] * 60
-WINDOWS = (0.3, 1.0)
+WINDOWS = (0.3, 1.5)
 
 
 def trail_of(params: list[torch.Tensor], **settings: Any) -> Trail:
-    defaults: dict[str, Any] = {"recent_window": 0.3, "older_window": 1.0, "device": None}
+    defaults: dict[str, Any] = {"recent_window": 0.3, "older_window": 1.5, "device": None}
     return Trail(params, **{**defaults, **settings})
 
 
@@ -85,7 +85,7 @@ def test_at_a_constant_rate_the_averages_lag_by_their_share_of_the_path() -> Non
         param += 1.0
     (recent,), (older,) = averages_of(trail)
     assert 4000 - recent == pytest.approx(4000 * 0.3 / 1.3, rel=2e-3)
-    assert 4000 - older == pytest.approx(4000 * 1.0 / 2.0, rel=2e-3)
+    assert 4000 - older == pytest.approx(4000 * 1.5 / 2.5, rel=2e-3)
 
 
 def test_what_is_written_before_the_first_step_is_no_part_of_the_path() -> None:

@@ -25,6 +25,7 @@ from hdet.controllers import (
 )
 from hdet.cycle import Ensemble
 from hdet.errors import HDETError, HDETWarning
+from hdet.guard import Guard
 from hdet.hyperparameters import AbstractHyperparameter, LearningRate
 from hdet.replicas import AbstractReplicas, DistributedReplicas, VirtualReplicas
 from hdet.schedulers import AutoLR, OneCycleLR
@@ -48,6 +49,7 @@ __all__ = [
     "FixedController",
     "Gated",
     "GradientProduct",
+    "Guard",
     "HDETError",
     "HDETWarning",
     "LearningRate",

@@ -77,3 +77,19 @@ def check_same(key: str, values: Sequence[Any]) -> None:
         f"replicas must agree on {key}, got {first!r} on replica 0 and {other!r} on {who}; "
         "run the same script with the same arguments on every rank"
     )
+
+
+def settings(ensemble: Any, schedule: list[str]) -> dict[str, Any]:
+    """What replicas of an ensemble must agree on, by the name it has in a message."""
+    return {
+        "hyperparameters": [repr(h) for h in ensemble.hyperparameters],
+        "controller": repr(ensemble.controller),
+        "signal": type(ensemble.signal).__name__,
+        "num_replicas": ensemble.num_replicas,
+        "cycle_steps": ensemble.cycle_steps,
+        "total_steps": ensemble.total_steps,
+        "seed": ensemble.seed,
+        "gradients": ensemble.replicas.gradients,
+        "guard": repr(ensemble.guard),
+        "schedule": schedule,
+    }

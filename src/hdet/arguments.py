@@ -9,6 +9,7 @@ import torch
 from hdet import checks, optimizers
 from hdet.controllers import AbstractController, FixedController
 from hdet.errors import InvalidTypeError, InvalidValueError, warn
+from hdet.guard import Guard
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.signals import AbstractSignal, TrainingLoss
 
@@ -82,6 +83,14 @@ def warn_of_long_cycle(cycle_steps: int, total_steps: int | None) -> None:
             f"cycle_steps={cycle_steps} is longer than the run of {total_steps} steps: nothing is "
             "averaged before converge(); lower cycle_steps"
         )
+
+
+def checked_guard(guard: Any) -> Guard | None:
+    """Ours, or none."""
+    found: Guard | None = checks.optional(
+        "guard", guard, Guard, remedy="pass hdet.Guard(...), or None to go without"
+    )
+    return found
 
 
 def checked_signal(signal: Any) -> AbstractSignal:

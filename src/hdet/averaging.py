@@ -37,15 +37,23 @@ class Averaging:
         self._intake = intake
         self._note_trained()
 
-    def measure(self, step: int) -> RollCall:
-        """What the replicas measured; nothing is averaged."""
-        return self._roll_call(step, None)
+    def measure(self, step: int, guarded: bool) -> RollCall:
+        """What the replicas measured; nothing is averaged. Guarded, parameters are looked at."""
+        if not guarded:
+            return self._roll_call(step, None)
+        with torch.no_grad():
+            return self._roll_call(step, select(self._optimizer, self._model, self._trained))
 
-    def converge(self, step: int) -> RollCall:
-        """Eq. 3 over the sound replicas; return what they measured, as `measure` does."""
+    def converge(self, step: int, guarded: bool) -> RollCall:
+        """Eq. 3 over the sound replicas; return what they measured, as `measure` does.
+
+        Where none is sound it raises or, guarded, leaves them as they are.
+        """
         with torch.no_grad(), torch.profiler.record_function("hdet.converge"):
             selection = select(self._optimizer, self._model, self._trained)
             answers = self._roll_call(step, selection)
+            if guarded and not any(answers.valid):
+                return answers
             report_bad(answers.valid, step)
             converge_(selection, self._replicas, answers.valid, include_state=answers.include_state)
             # Each replica's signal has followed its own path: from here on there is one.

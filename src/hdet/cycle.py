@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 from hdet import arguments, checks, plan
-from hdet.agreement import Agreement
+from hdet.agreement import Agreement, settings
 from hdet.assignment import Assignment
 from hdet.averaging import Averaging
 from hdet.controllers import AbstractController
 from hdet.errors import UsageError, warn
+from hdet.guard import Guard, Watch
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.ownership import WeakMethod
 from hdet.plan import Value
@@ -53,6 +54,7 @@ class Ensemble:
         replicas: `hdet.DistributedReplicas` or `hdet.VirtualReplicas`; None means the default
             process group if there is one, else a single replica.
         seed: keys the permutations; the same on all replicas.
+        guard: when to go back to the last good point, at lower rates; None is never.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Ensemble:
         cycle_steps: int = 1000,
         replicas: AbstractReplicas | None = None,
         seed: int = 0,
+        guard: Guard | None = None,
     ) -> None:
         self.optimizer = arguments.checked_optimizer(optimizer)
         self.hyperparameters = arguments.checked_hyperparameters(hyperparameters, optimizer)
@@ -98,7 +101,10 @@ class Ensemble:
         needed_by = self.controller if self._controls else None
         self._intake = Intake(self.signal, self.replicas.num_local, needed_by=needed_by)
         self._averaging = Averaging(optimizer, self.model, self.replicas, self._intake)
-        self._agreement = Agreement(self.replicas, optimizer, self._settings())
+        self.guard = arguments.checked_guard(guard)
+        in_charge = WeakMethod(self._values.in_charge)
+        self._watch = Watch(self.guard, optimizer, self.model, self.replicas, in_charge)
+        self._agreement = Agreement(self.replicas, optimizer, settings(self, self._plan.describe()))
         self._warned = self._fanning_out = False
         self.replicas.attach(
             optimizer,
@@ -118,6 +124,11 @@ class Ensemble:
     def num_replicas(self) -> int:
         """N."""
         return self._num_replicas
+
+    @property
+    def num_roll_backs(self) -> int:
+        """How often the guard has gone back to an earlier point."""
+        return self._watch.num_roll_backs
 
     @property
     def num_steps(self) -> int:
@@ -158,7 +169,7 @@ class Ensemble:
     @property
     def is_on(self) -> bool:
         """Whether anything differs from the plain schedule."""
-        return self._controls or self.averages
+        return self._controls or self.averages or self._watch.is_on
 
     def freeze(self) -> None:
         """Leave the base values to the schedule from now on; nothing is measured any more."""
@@ -230,6 +241,7 @@ class Ensemble:
             "num_replicas": self.num_replicas,
             "in_charge": self._values.in_charge(),
             "signal": self.signal.state_dict(),
+            "guard": self._watch.state_dict(),
             **self._values.state_dict(),
         }
 
@@ -248,6 +260,7 @@ class Ensemble:
             self._cycle, self._cycle_end = int(state["cycle"]), int(state["cycle_end"])
             self._assignment.draw(self._cycle)
         self.signal.load_state_dict(state.get("signal", {}))
+        self._watch.load_state_dict(state.get("guard", {}))
         if "in_charge" in state:
             self._values.take_charge(state["in_charge"])
         else:
@@ -257,6 +270,7 @@ class Ensemble:
         """Raise, without changing anything, if `load_state_dict` could not restore ``state``."""
         arguments.check_header(state)
         self.signal.check_state(state.get("signal", {}))
+        self._watch.check_state(state.get("guard", {}))
         self._values.check_state(state)
 
     # ------------------------------------------------------------------ what a scheduler calls
@@ -271,6 +285,7 @@ class Ensemble:
             )
         self._agree()
         self._intake.receive(loss, self._step, is_on=self.is_on)
+        self._watch.note(loss)
         self._step += 1
         if self.is_on and self._step == self._cycle_end:
             self._end_cycle()
@@ -306,16 +321,22 @@ class Ensemble:
     # ------------------------------------------------------------------ the end of a cycle
 
     def _end_cycle(self) -> None:
-        answers = self._converge() if self.averages else self._averaging.measure(self._step)
-        trends_H = self._averaging.trends(answers, self.hyperparameters)
-        self._values.control(self._step, answers.losses, trends_H)
+        is_on = self._watch.is_on
+        answers = self._converge() if self.averages else self._averaging.measure(self._step, is_on)
+        if self._watch.is_bad(answers, self._step):
+            self._roll_back("the loss has risen, or nothing is finite any more")
+        else:
+            trends_H = self._averaging.trends(answers, self.hyperparameters)
+            self._values.control(self._step, answers.losses, trends_H)
+            if self._watch.may_go_back and self._values.starts_over():
+                self._roll_back("the rate began too high")
         self._cycle += 1
         self._cycle_end = self._begin_cycle()
 
     def _begin_cycle(self) -> int:
         """Deal the cycle's multipliers and start measuring; return the step at which it ends."""
         # Once frozen, cycles only have to end where there is something to average.
-        is_over = self._values.frozen and not self.averages
+        is_over = self._values.frozen and not (self.averages or self._watch.is_on)
         wanted = None if is_over else self._values.cycle_steps(self._step)
         if wanted is None:
             wanted = self.cycle_steps - self._step % self.cycle_steps
@@ -324,9 +345,15 @@ class Ensemble:
         return self._step + wanted
 
     def _converge(self) -> RollCall:
-        answers = self._averaging.converge(self._step)
+        answers = self._averaging.converge(self._step, self._watch.is_on)
         self._converged_step = self._step
         return answers
+
+    def _roll_back(self, reason: str) -> None:
+        self._watch.roll_back(self._step, reason)
+        self.replicas.reset()
+        self.signal.forget()
+        self._values.lower(self._watch.lower, self._step)
 
     # ------------------------------------------------------------------ small parts
 
@@ -343,27 +370,12 @@ class Ensemble:
         arguments.check_signal_serves(self.signal, self.controller, self.optimizer)
         groups = [h.rate_group for h in self.hyperparameters if h.rate_group is not None]
         num_processes = self.num_replicas // self.replicas.num_local
-        rate = WeakMethod(self._values.rate)
-        self.signal.attach(self.optimizer, groups, rate, num_processes)
+        self.signal.attach(self.optimizer, groups, WeakMethod(self._values.rate), num_processes)
 
     def _refuse_inside_loop(self, call: str) -> None:
         """A replica's parameters stand in the module there, and leaving the loop replaces them."""
         if self._fanning_out:
             raise UsageError(f"{call} was called inside fan_out(); call it after the loop")
-
-    def _settings(self) -> dict[str, Any]:
-        """What replicas must agree on, by the name it has in a message."""
-        return {
-            "hyperparameters": [repr(h) for h in self.hyperparameters],
-            "controller": repr(self.controller),
-            "signal": type(self.signal).__name__,
-            "num_replicas": self.num_replicas,
-            "cycle_steps": self.cycle_steps,
-            "total_steps": self.total_steps,
-            "seed": self.seed,
-            "gradients": self.replicas.gradients,
-            "schedule": self._plan.describe(),
-        }
 
     def _agree(self) -> None:
         if not self._agreement.settled:
@@ -373,6 +385,7 @@ class Ensemble:
         self._step, self._converged_step = step, converged_step
         self._cycle = step // self.cycle_steps
         self._intake.reset(0)
+        self._watch.reset()
         self.replicas.reset()
         self._cycle_end = self._begin_cycle()
 

@@ -30,6 +30,8 @@ class RollCall(NamedTuple):
     bad everywhere disqualify nobody's parameters."""
     include_state: bool
     """Whether the replicas' optimiser states differ, so that they are averaged too."""
+    told: bool
+    """Whether any replica reported a loss."""
 
 
 def roll_call(
@@ -86,7 +88,9 @@ def roll_call(
         for first in range(0, len(valid), num_local)
         if any(valid[first : first + num_local])
     ]
-    return RollCall([row[4] for row in rows_R6], heard, valid, state_differs or not all(valid))
+    told = any(row[3] > 0 for row in rows_R6)
+    include_state = state_differs or not all(valid)
+    return RollCall([row[4] for row in rows_R6], heard, valid, include_state, told)
 
 
 def _split(rows: list[list[float]]) -> tuple[list[list[float]], list[list[float]]]:

@@ -60,6 +60,7 @@ class Values:
                 min(max(controller.start_value, h.bounds[0] / scale), h.bounds[1] / scale)
                 for h, scale in zip(hyperparameters, self._scales, strict=True)
             ]
+        self._lowered = [1.0] * len(hyperparameters)
         self._base: list[Value] = self._shaped(planned)
         self._written: list[Any] = []
         self._owns_values = False
@@ -73,8 +74,11 @@ class Values:
     def rate(self, position: int) -> float:
         """The base value now of the learning rate at this position among the learning rates.
 
-        Waits for the device if a schedule made of tensors is in charge.
+        NaN while another scheduler or the user's own hand sets the rates. Waits for the device if a
+        schedule made of tensors is in charge.
         """
+        if not self.in_charge():
+            return math.nan
         rates = [i for i, h in enumerate(self._hyperparameters) if h.rate_group is not None]
         return float(self._base[rates[position]])
 
@@ -97,7 +101,7 @@ class Values:
             return
         start = self._controller.start_step
         if start is None or step < start or step == 0:
-            self._base = list(self._plan.values(step))
+            self._base = self._shaped(self._plan.values(step))
         else:
             # S_warm inside a cycle: the value in use is held until the controller first speaks.
             self._take_over()
@@ -213,6 +217,28 @@ class Values:
         else:
             self._factors = moved_H
 
+    def starts_over(self) -> bool:
+        """Whether the controller asks for a return to the last good point."""
+        return any(map(self._controller.starts_over, self._states))
+
+    def lower(self, factor: float, step: int) -> None:
+        """All learning rates fall: the run has gone back to an earlier point."""
+        bases = self.base if self._factors is None else self._factors
+        for index, hyperparameter in enumerate(self._hyperparameters):
+            if hyperparameter.rate_group is None:
+                continue
+            if self._factors is None and not self._controlled:
+                self._lowered[index] *= factor
+                continue
+            self._states[index], moved = self._controller.roll_back(
+                self._states[index], bases[index], lower=factor, step=step
+            )
+            scale = 1.0 if self._factors is None else self._scales[index]
+            low, high = (bound / scale for bound in hyperparameter.bounds)
+            bases[index] = min(max(moved, low), high)
+        if self._factors is None and self._controlled:
+            self._base = list(bases)
+
     def state_dict(self) -> dict[str, Any]:
         """Plain types, by name of the hyperparameter."""
         return {
@@ -267,19 +293,21 @@ class Values:
                 float(entry.get("factor", start))
                 for entry, start in zip(entries, self._factors, strict=True)
             ]
+        self._lowered = [float(entry.get("lowered", 1.0)) for entry in entries]
         self._controlled = bool(state["controlled"]) and self._controller.start_step is not None
         self.frozen = bool(state.get("frozen", False))
 
     def _factor_entries(self) -> list[dict[str, float]]:
         if self._factors is None:
-            return [{} for _ in self._hyperparameters]
+            return [{} if own == 1.0 else {"lowered": own} for own in self._lowered]
         return [{"factor": factor} for factor in self._factors]
 
     def _shaped(self, planned: Sequence[Value]) -> list[Value]:
-        """The plan's values, times the factors of a relative controller."""
-        if self._factors is None:
+        """The plan's values, times a relative controller's factors or what roll-backs left."""
+        factors = self._lowered if self._factors is None else self._factors
+        if all(own == 1.0 for own in factors):
             return list(planned)
-        return [value * own for value, own in zip(planned, self._factors, strict=True)]
+        return [value * own for value, own in zip(planned, factors, strict=True)]
 
     def _take_over(self) -> None:
         """From S_warm on the base value is the controller's; it starts from the value in use."""

@@ -295,14 +295,19 @@ CASES: dict[str, Case] = {
     ),
     # ------------------------------------------------------------ equations
     "a step of a negative stride": (
-        lambda: F.significance_step(1.0, 1.0, scale=1.0, stride=-1.0, doubt=1.0),
+        lambda: F.significance_step(1.0, 1.0, stride=-1.0, doubt=1.0),
         VALUE,
         r"stride.*got -1\.0",
     ),
     "a step of infinite doubt": (
-        lambda: F.significance_step(1.0, 1.0, scale=1.0, stride=1.0, doubt=INF),
+        lambda: F.significance_step(1.0, 1.0, stride=1.0, doubt=INF),
         VALUE,
         "doubt.*got inf",
+    ),
+    "a certainty of negative doubt": (
+        lambda: F.certainty(1.0, doubt=-1.0),
+        VALUE,
+        r"doubt.*got -1\.0",
     ),
     "a regression of two": (
         lambda: F.regression_slope([1.0, 2.0], [1.0, 2.0]),

@@ -62,6 +62,28 @@ class AbstractController(abc.ABC):
     def __repr__(self) -> str:
         return checks.describe(self)
 
+    def roll_back(
+        self, state: dict[str, float], base: float, *, lower: float, step: int
+    ) -> tuple[dict[str, float], float]:
+        """The state and the base value after a return to an earlier point: afresh, and lower.
+
+        Args:
+            state: as `init` or the last `update` returned it.
+            base: the value in use.
+            lower: the guard's factor, in (0, 1).
+            step: optimiser steps taken.
+        """
+        del state, step
+        return self.init(), base * lower
+
+    def starts_over(self, state: dict[str, float]) -> bool:
+        """Whether the last `update` asks for a return to the last good point, if there is a guard.
+
+        Not as a rule.
+        """
+        del state
+        return False
+
     @property
     @abc.abstractmethod
     def start_step(self) -> int | None:

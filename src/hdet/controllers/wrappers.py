@@ -36,6 +36,17 @@ class AbstractWrapper(AbstractController):
         """As inside."""
         return self.controller.init()
 
+    def roll_back(
+        self, state: dict[str, float], base: float, *, lower: float, step: int
+    ) -> tuple[dict[str, float], float]:
+        """Its own, and the wrapper afresh."""
+        own, moved = self.controller.roll_back(state, base, lower=lower, step=step)
+        return {**self.init(), **own}, moved
+
+    def starts_over(self, state: dict[str, float]) -> bool:
+        """If it does."""
+        return self.controller.starts_over(state)
+
     def next_cycle_steps(self, state: dict[str, float], step: int) -> int | None:
         """As inside."""
         return self.controller.next_cycle_steps(state, step)

@@ -15,6 +15,7 @@ from hdet import arguments, checks
 from hdet.arguments import checked_model, checked_total_steps
 from hdet.controllers import AbstractController, LongHorizonController
 from hdet.errors import InvalidTypeError, InvalidValueError, UsageError, warn
+from hdet.guard import Guard
 from hdet.hyperparameters import LearningRate
 from hdet.plan import Value
 from hdet.replicas import AbstractReplicas, resolve
@@ -43,6 +44,10 @@ class _TakesNoRate:
                     "OneCycleLR(optimizer, max_lr=...) for a given one"
                 )
         return super().__new__(cls)
+
+
+GUARD = Guard(device="cpu")
+"""On the host, for an accelerator has better use for the memory."""
 
 
 class AutoLR(_TakesNoRate, EnsembleScheduler, lr_scheduler.LRScheduler):
@@ -83,6 +88,8 @@ class AutoLR(_TakesNoRate, EnsembleScheduler, lr_scheduler.LRScheduler):
         model: if given, its floating-point buffers are averaged with the parameters.
         reference_device: where the two parameter copies live that the signal needs; None is next to
             the parameters, "cpu" frees the accelerator.
+        guard: when to go back to the last good point, at a lower rate, see `hdet.Guard`. By default
+            it keeps that point on the host; None goes without.
     """
 
     __slots__ = ()
@@ -106,6 +113,7 @@ class AutoLR(_TakesNoRate, EnsembleScheduler, lr_scheduler.LRScheduler):
         seed: int = 0,
         model: torch.nn.Module | None = None,
         reference_device: torch.device | str | None = None,
+        guard: Guard | None = GUARD,
     ) -> None:
         rates = checked_rates(optimizer, spread_ratio)
         self.total_steps = checked_total_steps(total_steps)
@@ -143,6 +151,7 @@ class AutoLR(_TakesNoRate, EnsembleScheduler, lr_scheduler.LRScheduler):
             replicas=replicas,
             seed=seed,
             model=model,
+            guard=guard,
         )
         self._freeze_if_due()
 

@@ -9,9 +9,10 @@ import torch
 from torch.optim import lr_scheduler
 
 from hdet import checks, functional
-from hdet.arguments import checked_cycle_steps, checked_model
+from hdet.arguments import checked_cycle_steps, checked_guard, checked_model
 from hdet.controllers import FixedController, PaperController
 from hdet.errors import warn
+from hdet.guard import Guard
 from hdet.hyperparameters import LearningRate
 from hdet.replicas import AbstractReplicas, resolve
 from hdet.schedulers.base import EnsembleScheduler, checked_rates
@@ -63,6 +64,7 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
         model: if given, its floating-point buffers (BatchNorm's statistics) are averaged too.
         literal_decay: use Eq. 8 as printed, see `hdet.functional.base_decay`.
         relative_temperature: take ``temperature`` in units of the replicas' own dispersion.
+        guard: `hdet.Guard` to go back to the last good point, at lower rates, where the loss rises.
     """
 
     __slots__ = ()
@@ -97,6 +99,7 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
         model: torch.nn.Module | None = None,
         literal_decay: bool = False,
         relative_temperature: bool = False,
+        guard: Guard | None = None,
     ) -> None:
         rates = checked_rates(optimizer, spread_ratio)  # all is checked before anything changes
         control = PaperController(
@@ -107,7 +110,7 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
             meta_momentum=meta_momentum,
         )
         _check_shape(max_lr, div_factor, final_div_factor)
-        _check_rest(rates, cycle_steps, auto_lr, replicas, seed, model, literal_decay)
+        _check_rest(rates, cycle_steps, auto_lr, replicas, seed, model, literal_decay, guard)
         shape = _Shape(pct_start, anneal_strategy, div_factor, final_div_factor, three_phase)
         # fmt: off
         super().__init__(
@@ -117,16 +120,15 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
         )
         # fmt: on
         if auto_lr:
-            span = (self.total_steps, warmup_steps, cycle_steps)
-            control = control.with_decay(_decay(shape, *span, literal_decay))
+            decay = _decay(shape, self.total_steps, warmup_steps, cycle_steps, literal_decay)
+            control = control.with_decay(decay)
         self._start(
             self.total_steps,
             hyperparameters=rates,
             model=model,
             controller=control if auto_lr else FixedController(),
             cycle_steps=cycle_steps,
-            replicas=replicas,
-            seed=seed,
+            **{"replicas": replicas, "seed": seed, "guard": guard},
         )
 
     def get_lr(self) -> list[float | torch.Tensor]:
@@ -200,6 +202,7 @@ def _check_rest(
     seed: Any,
     model: Any,
     literal_decay: Any,
+    guard: Any,
 ) -> None:
     checked_cycle_steps(cycle_steps)
     if checks.boolean("auto_lr", auto_lr):
@@ -207,6 +210,7 @@ def _check_rest(
     resolve(replicas, explores=False, controls=False)
     checks.seed(seed)
     checked_model(model)
+    checked_guard(guard)
     checks.boolean("literal_decay", literal_decay)
 
 

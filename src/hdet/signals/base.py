@@ -95,6 +95,13 @@ class AbstractSignal(abc.ABC):
     def reset(self, num_steps: int) -> None:
         """Forget the cycle that ended; the next has ``num_steps`` steps, 0 if nobody asks."""
 
+    def forget(self) -> None:
+        """Begin anew where the parameters stand: they were put back to an earlier point.
+
+        Nothing to do, unless a signal remembers more than a cycle.
+        """
+        return
+
     def state_dict(self) -> dict[str, Any]:
         """What must outlive a restart: nothing, unless a signal remembers more than a cycle."""
         return {}

@@ -59,7 +59,7 @@ class GradientProduct(AbstractSignal):
     def __init__(
         self,
         *,
-        noise_price: float = 0.15,
+        noise_price: float = 0.2,
         recent_window: float = 0.3,
         older_window: float = 1.5,
         num_samples: int = 16,
@@ -67,7 +67,7 @@ class GradientProduct(AbstractSignal):
         reference_device: torch.device | str | None = None,
     ) -> None:
         self.noise_price = checks.real(
-            "noise_price", noise_price, low=0.0, high=1.0, remedy="the default is 0.15"
+            "noise_price", noise_price, low=0.0, high=1.0, remedy="the default is 0.2"
         )
         self.recent_window = checks.real(
             "recent_window",
@@ -171,6 +171,11 @@ class GradientProduct(AbstractSignal):
         self._samples = []
         self._num_steps, self._seen, self._depth = num_steps, 0, 0
 
+    def forget(self) -> None:
+        """Both averages begin at the present point."""
+        for trail in self._trails:
+            trail.forget()
+
     def state_dict(self) -> dict[str, Any]:
         """The averages, and what the cycle has sampled so far."""
         return {
@@ -242,13 +247,16 @@ class GradientProduct(AbstractSignal):
         self._depth += 1
         if self._num_steps == 0 or self._depth > 1:  # a subclass whose step() calls its parent's
             return
-        if self._seen % max(self._num_steps // self.num_samples, 1) == 0:
+        rates = [self._rate(position) for position in range(len(self._trails))]
+        self._seen += 1
+        if any(map(math.isnan, rates)):  # not ours, and so the path is not either
+            return
+        if (self._seen - 1) % max(self._num_steps // self.num_samples, 1) == 0:
             with torch.no_grad():
                 sample = torch.stack([_sample(trail) for trail in self._trails])
                 self._samples.append(_unscaled(sample, getattr(optimizer, "grad_scale", None)))
-        for position, trail in enumerate(self._trails):
-            trail.spend(self._rate(position))
-        self._seen += 1
+        for rate, trail in zip(rates, self._trails, strict=True):
+            trail.spend(rate)
 
     def _after_step(self, *_: Any) -> None:
         self._depth = max(self._depth - 1, 0)

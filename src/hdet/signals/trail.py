@@ -89,6 +89,10 @@ class Trail:
                 targets = [p.to(a) for p, a in zip(present, own, strict=True)]
                 torch._foreach_lerp_(own, targets, weight)
 
+    def forget(self) -> None:
+        """Begin anew at the next sample."""
+        self._mass = self._pending = 0.0
+
     def _begin(self) -> None:
         """Both averages start where the first step does: a checkpoint may have come since."""
         present = self._local(slice(None))
