@@ -14,7 +14,7 @@ from torch import nn
 
 import hdet
 from hdet.checkpointing import contents, randomness
-from tests.interruptible import CYCLE_STEPS, SCHEDULERS, S, Run
+from tests.interruptible import CYCLE_STEPS, SCHEDULERS, Run, S
 
 
 def steps_in(directory: Path) -> list[int]:

@@ -17,7 +17,7 @@ from torch import nn
 
 import hdet
 from hdet.checkpointing import files
-from tests.interruptible import CYCLE_STEPS, S, Run
+from tests.interruptible import CYCLE_STEPS, Run, S
 
 NEWEST, BEFORE = 2 * CYCLE_STEPS, CYCLE_STEPS
 
@@ -98,7 +98,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another checksum": (checksum(f"{'0' * 64}  step-{NEWEST:08d}.pt\n"), "do not match"),
     "no file": (lambda data: (data.unlink(), data.mkdir()), "it cannot be read: Is a directory"),
     "torn and signed": (lambda data: (cut(data, 0.5), resign(data)), "torch.load refuses it"),
-    "text and signed": (lambda data: (data.write_text("hello"), resign(data)), "torch.load refuses it: KeyError"),
+    "text and signed": (
+        lambda data: (data.write_text("hello"), resign(data)),
+        "torch.load refuses it: KeyError",
+    ),
     "hostile and signed": (hostile, "torch.load refuses it: UnpicklingError: Weights only"),
     "a list": (replaced([1]), "it is no checkpoint of hdet.Checkpointer's"),
     "another format": (replaced({"format": "x", "version": 1}), "it is no checkpoint"),
@@ -202,9 +205,11 @@ def test_a_full_disk_ends_no_run_that_has_a_checkpoint(
         patch.setattr(files._Hashing, "write", full)
         for _ in range(CYCLE_STEPS + 2):
             run.step()
-        assert f"no checkpoint at step 14: directory must be one .*{os.strerror(code)}" in (
-            caplog.text
-        ) or os.strerror(code) in caplog.text
+        assert (
+            f"no checkpoint at step 14: directory must be one .*{os.strerror(code)}"
+            in (caplog.text)
+            or os.strerror(code) in caplog.text
+        )
         with pytest.raises(hdet.errors.CheckpointError, match=os.strerror(code)):
             run.checkpointer.save()
         assert sorted(path.name for path in (tmp_path / "full").iterdir()) == [
@@ -219,7 +224,7 @@ def test_a_directory_that_cannot_be_written_to_ends_the_run_at_its_first_checkpo
 ) -> None:
     (tmp_path / "file").write_text("x")
     run = Run(tmp_path / "file" / "below")
-    with pytest.raises(hdet.errors.CheckpointError, match="rank 0 can write to, got .*below"):
+    with pytest.raises(hdet.errors.CheckpointError, match=r"rank 0 can write to, got .*below"):
         run.train(CYCLE_STEPS)
 
 

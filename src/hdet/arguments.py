@@ -8,7 +8,7 @@ import torch
 
 from hdet import checks, optimizers
 from hdet.controllers import AbstractController, FixedController
-from hdet.errors import InvalidTypeError, InvalidValueError, warn
+from hdet.errors import InvalidTypeError, InvalidValueError, UsageError, warn
 from hdet.guard import Guard
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.signals import AbstractSignal, TrainingLoss
@@ -93,6 +93,24 @@ def checked_guard(guard: Any) -> Guard | None:
     return found
 
 
+def warn_of_distance(step: int, apart: int) -> None:
+    """Warn of a state that is saved where the replicas differ."""
+    warn(
+        f"state_dict() at step {step}, {apart} steps after the last converge: the replicas' "
+        "parameters differ, and a checkpoint of one of them is not the ensemble; call converge() "
+        "first"
+    )
+
+
+def check_not_over(step: int, total_steps: int | None) -> None:
+    """Raise if a run has no step left."""
+    if total_steps is not None and step >= total_steps:
+        raise UsageError(
+            f"step() was called {step + 1} times, and total_steps is {total_steps}; build it with "
+            "the number of optimiser steps that the run takes"
+        )
+
+
 def checked_signal(signal: Any) -> AbstractSignal:
     """The signal, the training loss for None."""
     found: AbstractSignal = checks.instance(
@@ -141,8 +159,11 @@ def checked_replica(replica: Any, num_replicas: int) -> int:
     return found
 
 
-def check_header(state: Any) -> None:
-    """Raise if ``state`` is not one of an ensemble, or its counters cannot be."""
+def check_header(state: Any, *, counts_cycles: bool) -> None:
+    """Raise if ``state`` is not one of an ensemble, or its counters cannot be.
+
+    Switched off, older releases left ``cycle_end`` where the first cycle ended.
+    """
     version = state.get("version") if isinstance(state, dict) else None
     if not isinstance(version, int) or not 1 <= version <= STATE_VERSION:
         raise InvalidValueError(
@@ -161,7 +182,6 @@ def check_header(state: Any) -> None:
     if "in_charge" in state:
         checks.boolean("state['in_charge']", state["in_charge"])
     if "cycle_end" in state:
-        checks.integer(
-            "state['cycle_end']", state["cycle_end"], minimum=step + 1, remedy=checks.SAVED
-        )
+        first = step + 1 if counts_cycles else 1
+        checks.integer("state['cycle_end']", state["cycle_end"], minimum=first, remedy=checks.SAVED)
         checks.integer("state['cycle']", state.get("cycle"), minimum=0, remedy=checks.SAVED)

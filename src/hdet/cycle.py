@@ -18,7 +18,7 @@ from hdet.agreement import Agreement, settings
 from hdet.assignment import Assignment
 from hdet.averaging import Averaging
 from hdet.controllers import AbstractController
-from hdet.errors import UsageError, warn
+from hdet.errors import UsageError
 from hdet.guard import Guard, Watch
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.ownership import WeakMethod
@@ -99,19 +99,14 @@ class Ensemble:
             arguments.warn_of_long_cycle(self.cycle_steps, self.total_steps)
         self._step = self._converged_step = self._cycle = 0
         needed_by = self.controller if self._controls else None
-        self._intake = Intake(self.signal, self.replicas.num_local, needed_by=needed_by)
-        self._averaging = Averaging(optimizer, self.model, self.replicas, self._intake)
+        self.intake = Intake(self.signal, self.replicas.num_local, needed_by=needed_by)
+        self._averaging = Averaging(optimizer, self.model, self.replicas, self.intake)
         self.guard = arguments.checked_guard(guard)
         in_charge = WeakMethod(self._values.in_charge)
         self._watch = Watch(self.guard, optimizer, self.model, self.replicas, in_charge)
         self._agreement = Agreement(self.replicas, optimizer, settings(self, self._plan.describe()))
         self._warned = self._fanning_out = False
-        self.replicas.attach(
-            optimizer,
-            self.model,
-            self._steering(explores),
-            owner=self,
-        )
+        self.replicas.attach(optimizer, self.model, self._steering(explores), owner=self)
         self._follow_gradients()
         self._cycle_end = self._begin_cycle()
         if self.averages:
@@ -137,13 +132,8 @@ class Ensemble:
 
     @property
     def num_cycles(self) -> int:
-        """Cycles that have ended so far; switched off, every ``cycle_steps`` steps are one."""
-        return self._cycle if self.is_on else self._step // self.cycle_steps
-
-    @property
-    def intake(self) -> Intake:
-        """What this process measured in the cycle so far, which `state_dict` leaves out."""
-        return self._intake
+        """Cycles that have ended so far."""
+        return self._cycle
 
     @property
     def base_values(self) -> dict[str, float]:
@@ -176,11 +166,11 @@ class Ensemble:
         if self._values.frozen:
             return
         self._values.frozen = True
-        self._intake.begin_cycle(0)
+        self.intake.begin_cycle(0)
 
     def observe(self, loss: Losses) -> None:
         """Hand over a step's loss ahead of a bare ``step()``, where a trainer makes that call."""
-        self._intake.take(loss, self._step)
+        self.intake.take(loss, self._step)
 
     def step(self, loss: Losses | None = None) -> None:
         """Count one optimiser step; at the end of a cycle measure, converge, control and reassign.
@@ -268,7 +258,7 @@ class Ensemble:
 
     def check_state(self, state: Any) -> None:
         """Raise, without changing anything, if `load_state_dict` could not restore ``state``."""
-        arguments.check_header(state)
+        arguments.check_header(state, counts_cycles=self.is_on)
         self.signal.check_state(state.get("signal", {}))
         self._watch.check_state(state.get("guard", {}))
         self._values.check_state(state)
@@ -278,16 +268,12 @@ class Ensemble:
     def advance(self, loss: Losses | None = None) -> None:
         """All of `step` but the values of the coming one."""
         self._refuse_inside_loop("step()")
-        if self.total_steps is not None and self._step >= self.total_steps:
-            raise UsageError(
-                f"step() was called {self._step + 1} times, and total_steps is {self.total_steps}; "
-                "build it with the number of optimiser steps that the run takes"
-            )
+        arguments.check_not_over(self._step, self.total_steps)
         self._agree()
-        self._intake.receive(loss, self._step, is_on=self.is_on)
+        self.intake.receive(loss, self._step, is_on=self.is_on)
         self._watch.note(loss)
         self._step += 1
-        if self.is_on and self._step == self._cycle_end:
+        if self._step == self._cycle_end:
             self._end_cycle()
 
     def local_values(self, given: Sequence[Value]) -> list[Value]:
@@ -321,6 +307,12 @@ class Ensemble:
     # ------------------------------------------------------------------ the end of a cycle
 
     def _end_cycle(self) -> None:
+        if self.is_on:
+            self._judge_cycle()
+        self._cycle += 1
+        self._cycle_end = self._begin_cycle()
+
+    def _judge_cycle(self) -> None:
         is_on = self._watch.is_on
         answers = self._converge() if self.averages else self._averaging.measure(self._step, is_on)
         if self._watch.is_bad(answers, self._step):
@@ -330,8 +322,6 @@ class Ensemble:
             self._values.control(self._step, answers.losses, trends_H)
             if self._watch.may_go_back and self._values.starts_over():
                 self._roll_back("the rate began too high")
-        self._cycle += 1
-        self._cycle_end = self._begin_cycle()
 
     def _begin_cycle(self) -> int:
         """Deal the cycle's multipliers and start measuring; return the step at which it ends."""
@@ -341,7 +331,7 @@ class Ensemble:
         if wanted is None:
             wanted = self.cycle_steps - self._step % self.cycle_steps
         self._assignment.draw(self._cycle)
-        self._intake.begin_cycle(0 if self._values.frozen else wanted)
+        self.intake.begin_cycle(0 if self._values.frozen else wanted)
         return self._step + wanted
 
     def _converge(self) -> RollCall:
@@ -384,7 +374,7 @@ class Ensemble:
     def _jump(self, step: int, converged_step: int) -> None:
         self._step, self._converged_step = step, converged_step
         self._cycle = step // self.cycle_steps
-        self._intake.reset(0)
+        self.intake.reset(0)
         self._watch.reset()
         self.replicas.reset()
         self._cycle_end = self._begin_cycle()
@@ -393,11 +383,7 @@ class Ensemble:
         apart = self._step - self._converged_step
         if self.averages and apart > 0 and not self._warned:
             self._warned = True
-            warn(
-                f"state_dict() at step {self._step}, {apart} steps after the last converge: the "
-                "replicas' parameters differ, and a checkpoint of one of them is not the ensemble; "
-                "call converge() first"
-            )
+            arguments.warn_of_distance(self._step, apart)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "in_charge": self._values.in_charge()}

@@ -89,6 +89,7 @@ class Checkpointer:
         checked_optimizer(optimizer)
         self._scheduler = scheduler
         self._counted = _checked_scheduler(scheduler)
+        self._is_sequence = hasattr(scheduler, "_schedulers")
         for name, own in others.items():
             check_object(name, own)
         own_names = _checked_per_rank(per_rank, others)
@@ -282,12 +283,12 @@ class Checkpointer:
         return sum(ensemble.num_cycles for ensemble in self._counted)
 
     def _steps(self) -> int:
-        if len(self._counted) == 1:
-            return self._counted[0].num_steps
-        return int(self._scheduler.last_epoch)
+        if self._is_sequence:  # its parts count their own
+            return int(self._scheduler.last_epoch)
+        return self._counted[0].num_steps
 
     def _is_over(self) -> bool:
-        return len(self._counted) == 1 and self._counted[0].total_steps == self._steps()
+        return not self._is_sequence and self._counted[0].total_steps == self._steps()
 
     def _log(self, text: str, *values: Any) -> None:
         if self._everyone.replica in (0, None):
