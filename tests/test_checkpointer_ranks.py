@@ -335,3 +335,24 @@ def test_who_else_listens_to_sigterm_is_heard(pool: Pool) -> None:
     heard, child = pool.run(listened, 1, group=False)[0]
     assert heard == ["before", 143, "before", "before", "before"]
     assert child == -signal.SIGTERM
+
+
+def memory_of(rank: int) -> list[tuple[int, list[float]]]:
+    run = Ranked(rank, "/nowhere", kind="AutoLR", agree_steps=0)
+    found = []
+    for _ in range(S // 2):
+        run.step()
+        ensemble = run.scheduler.ensemble
+        parts = [own.reshape(-1) for own in ensemble.signal.memory()]
+        found.append((ensemble.num_cycles, torch.cat(parts).tolist()))
+    return found
+
+
+def test_exploring_ranks_remember_one_path_from_a_cycles_end_on(pool: Pool) -> None:
+    """Else the state would not be the same from every replica."""
+    first, second = pool.run(memory_of, 2)
+    ends = [step for step in range(1, S // 2) if first[step][0] > first[step - 1][0]]
+    assert len(ends) == 3
+    assert all(first[step] == second[step] for step in ends)
+    inside = [step for step in range(S // 2) if step not in ends]
+    assert any(first[step] != second[step] for step in inside)

@@ -205,11 +205,14 @@ def _unpacked(packed: bytes) -> Any:
 
 
 def _common(ranks: Sequence[Any]) -> dict[str, Any]:
-    """What was the same on all ranks, and so goes on at any number of them."""
-    return {
-        **{key: _common_entries([own[key] for own in ranks]) for key in ("random", "objects")},
-        **_common_entries([{"measured": own["measured"]} for own in ranks]),
-    }
+    """What was the same on all ranks, and so goes on at any number of them.
+
+    Of one rank alone nobody knows whether it would have shared its random numbers with others.
+    """
+    found = {key: _common_entries([own[key] for own in ranks]) for key in ("random", "objects")}
+    if len(ranks) == 1:
+        found["random"] = {}
+    return {**found, **_common_entries([{"measured": own["measured"]} for own in ranks])}
 
 
 def _common_entries(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
