@@ -244,3 +244,14 @@ def test_steps_past_eight_digits_stay_in_order(tmp_path: Path) -> None:
         files.write(tmp_path, step, {})
     assert [one.step for one in files.listed(tmp_path)] == [100_000_000, 99_999_999, 5]
     assert S < 99_999_999
+
+
+def test_a_kept_checkpoint_of_version_1_goes_on(tmp_path: Path) -> None:
+    """Written by the release that introduced them; later ones load it."""
+    kept = Path(__file__).parent / "kept" / "checkpoint_1"
+    directory = Path(shutil.copytree(kept, tmp_path / "kept"))
+    run = Run(directory)
+    assert run.start == 17
+    assert run.ensemble is not None
+    assert run.ensemble.base_values["lr/0"] == pytest.approx(0.0025171326)
+    assert bool(torch.isfinite(run.train()).all())

@@ -1,6 +1,6 @@
 """Every bad input and the line it must raise, by where it enters."""
 
-from tests.bad_input import control, ensembles, functions, schedulers, states
+from tests.bad_input import checkpoints, control, ensembles, functions, schedulers, states
 from tests.bad_input.builders import Case
 
 CASES: dict[str, Case] = {
@@ -9,4 +9,5 @@ CASES: dict[str, Case] = {
     **ensembles.CASES,
     **control.CASES,
     **states.CASES,
+    **checkpoints.CASES,
 }
