@@ -45,6 +45,8 @@ ALLOWED = {
     },
     "roll_call": {"agreement", "converge", "optimizers", "replicas", "signals"},
     "snapshot": {"optimizers"},
+    "updates": {"ownership"},
+    "fan_out": {"replicas"},
     "guard": {"ownership", "replicas", "roll_call", "signals", "snapshot"},
     "arguments": {"controllers", "guard", "hyperparameters", "optimizers", "signals"},
     "averaging": {

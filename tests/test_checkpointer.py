@@ -190,7 +190,7 @@ def test_steps_before_restore_do_not_replace_another_runs_checkpoints(tmp_path: 
     )
     optimizer.step()
     scheduler.step()
-    assert empty.save() == tmp_path / "new" / "step-00000001.pt"
+    assert empty.save() == tmp_path / "new" / "step-00000000.pt"
 
 
 def test_the_run_that_goes_on_replaces_what_came_after_its_start(tmp_path: Path) -> None:

@@ -93,15 +93,6 @@ def checked_guard(guard: Any) -> Guard | None:
     return found
 
 
-def warn_of_distance(step: int, apart: int) -> None:
-    """Warn of a state that is saved where the replicas differ."""
-    warn(
-        f"state_dict() at step {step}, {apart} steps after the last converge: the replicas' "
-        "parameters differ, and a checkpoint of one of them is not the ensemble; call converge() "
-        "first"
-    )
-
-
 def check_not_over(step: int, total_steps: int | None) -> None:
     """Raise if a run has no step left."""
     if total_steps is not None and step >= total_steps:
@@ -185,3 +176,12 @@ def check_header(state: Any, *, counts_cycles: bool) -> None:
         first = step + 1 if counts_cycles else 1
         checks.integer("state['cycle_end']", state["cycle_end"], minimum=first, remedy=checks.SAVED)
         checks.integer("state['cycle']", state.get("cycle"), minimum=0, remedy=checks.SAVED)
+
+
+def warn_of_replicas_apart(step: int, converged_step: int) -> None:
+    """Warn of a state that is saved while the replicas' parameters differ."""
+    warn(
+        f"state_dict() at step {step}, {step - converged_step} steps after the last converge: the "
+        "replicas' parameters differ, and a checkpoint of one of them is not the ensemble; call "
+        "converge() first"
+    )

@@ -19,15 +19,16 @@ from hdet.assignment import Assignment
 from hdet.averaging import Averaging
 from hdet.controllers import AbstractController
 from hdet.errors import UsageError
+from hdet.fan_out import FanOut
 from hdet.guard import Guard, Watch
 from hdet.hyperparameters import AbstractHyperparameter
 from hdet.ownership import WeakMethod
 from hdet.plan import Value
 from hdet.replicas import AbstractReplicas, resolve
 from hdet.replicas.base import Steering
-from hdet.replicas.split import split
 from hdet.roll_call import RollCall
 from hdet.signals import AbstractSignal, Intake, Losses
+from hdet.updates import Updates
 from hdet.values import Values
 
 
@@ -102,10 +103,12 @@ class Ensemble:
         self.intake = Intake(self.signal, self.replicas.num_local, needed_by=needed_by)
         self._averaging = Averaging(optimizer, self.model, self.replicas, self.intake)
         self.guard = arguments.checked_guard(guard)
+        self._updates = Updates(optimizer, self.replicas.gradients)
         in_charge = WeakMethod(self._values.in_charge)
         self._watch = Watch(self.guard, optimizer, self.model, self.replicas, in_charge)
         self._agreement = Agreement(self.replicas, optimizer, settings(self, self._plan.describe()))
-        self._warned = self._fanning_out = False
+        self._fan_out = FanOut(self.replicas)
+        self._warned = False
         self.replicas.attach(optimizer, self.model, self._steering(explores), owner=self)
         self._follow_gradients()
         self._cycle_end = self._begin_cycle()
@@ -182,6 +185,8 @@ class Ensemble:
             raise UsageError(
                 "ensemble.step() was called on a scheduler's ensemble; call scheduler.step(loss)"
             )
+        if self.was_skipped():
+            return
         self.advance(loss)
         self._values.refresh(self._step)
         self._values.write_own()
@@ -192,7 +197,7 @@ class Ensemble:
         All replicas must call it at the same step. It neither moves base values nor starts a new
         cycle, and does nothing where the replicas are together already.
         """
-        self._refuse_inside_loop("converge()")
+        self._fan_out.refuse_inside("converge()")
         if self.averages and (self._step != self._converged_step or self.replicas.perturbed):
             self._agree()
             self._converge()
@@ -204,16 +209,8 @@ class Ensemble:
         ``(loss / ensemble.num_replicas).backward()`` inside the loop, ``optimizer.step()`` after
         it.
         """
-        self._refuse_inside_loop("fan_out()")
-        parts = [batch] if self.num_replicas == 1 else split(batch, self.num_replicas)
-        self._fanning_out = True
-        try:
-            for replica, part in enumerate(parts):
-                self.replicas.load(replica)
-                yield replica, part
-        finally:
-            self._fanning_out = False
-            self.replicas.unload()
+        self._fan_out.refuse_inside("fan_out()")
+        return self._fan_out.over(batch)
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state, of plain types, the same on every replica.
@@ -265,9 +262,16 @@ class Ensemble:
 
     # ------------------------------------------------------------------ what a scheduler calls
 
+    def was_skipped(self) -> bool:
+        """Whether the step that is to be counted did not happen, for its gradients overflowed."""
+        skipped = self._updates.was_skipped() and self.is_on
+        if skipped:
+            self.intake.allow_again()
+        return skipped
+
     def advance(self, loss: Losses | None = None) -> None:
         """All of `step` but the values of the coming one."""
-        self._refuse_inside_loop("step()")
+        self._fan_out.refuse_inside("step()")
         arguments.check_not_over(self._step, self.total_steps)
         self._agree()
         self.intake.receive(loss, self._step, is_on=self.is_on)
@@ -341,7 +345,6 @@ class Ensemble:
 
     def _roll_back(self, reason: str) -> None:
         self._watch.roll_back(self._step, reason)
-        self.replicas.reset()
         self.signal.forget()
         self._values.lower(self._watch.lower, self._step)
 
@@ -362,11 +365,6 @@ class Ensemble:
         num_processes = self.num_replicas // self.replicas.num_local
         self.signal.attach(self.optimizer, groups, WeakMethod(self._values.rate), num_processes)
 
-    def _refuse_inside_loop(self, call: str) -> None:
-        """A replica's parameters stand in the module there, and leaving the loop replaces them."""
-        if self._fanning_out:
-            raise UsageError(f"{call} was called inside fan_out(); call it after the loop")
-
     def _agree(self) -> None:
         if not self._agreement.settled:
             self._agreement.settle(is_on=self.is_on, step=self._step, base=self._values.base)
@@ -380,10 +378,9 @@ class Ensemble:
         self._cycle_end = self._begin_cycle()
 
     def _warn_if_apart(self) -> None:
-        apart = self._step - self._converged_step
-        if self.averages and apart > 0 and not self._warned:
+        if self.averages and self._step > self._converged_step and not self._warned:
             self._warned = True
-            arguments.warn_of_distance(self._step, apart)
+            arguments.warn_of_replicas_apart(self._step, self._converged_step)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "in_charge": self._values.in_charge()}

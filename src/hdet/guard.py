@@ -162,6 +162,7 @@ class Watch:
         self.num_roll_backs += 1
         self._num_bad = 0
         self._snapshot.restore()
+        self._replicas.reset()
         logger.warning(
             "step %d: %s; all replicas go back to where they were at step %d, at lower rates "
             "(roll-back %d of at most %d)",

@@ -87,9 +87,7 @@ class Checkpointer:
         )
         checks.instance("model", model, torch.nn.Module, remedy="pass the module that is trained")
         checked_optimizer(optimizer)
-        self._scheduler = scheduler
         self._counted = _checked_scheduler(scheduler)
-        self._is_sequence = hasattr(scheduler, "_schedulers")
         for name, own in others.items():
             check_object(name, own)
         own_names = _checked_per_rank(per_rank, others)
@@ -101,7 +99,7 @@ class Checkpointer:
         self._everyone = everyone(self._counted[0].replicas, optimizer)
         self._device = optimizers.parameters(optimizer)[0].device
         self._lineage: list[str] | None = None
-        self._num_calls, self._num_cycles = 0, self._cycles()
+        self._num_steps, self._num_cycles = 0, self._cycles()
         self._asked: tuple[torch.Tensor, Waitable] | None = None
         self._stop = StopSignal()
         if self._agree_steps > 0:
@@ -116,18 +114,19 @@ class Checkpointer:
         same; the log says what.
 
         Returns:
-            The number of steps done; 0 where there is no checkpoint.
+            The number of steps done, which is how often `step` was called before the checkpoint; 0
+            where there is none.
         """
         found = self._on_rank_0(self._tidied)
         lineage = [name for _, name, _ in reversed(found)]
         skipped = []
-        for step, name, digest in found:
+        for _, name, digest in found:
             saved, reason = self._read(name, digest)
             faults = self._everyone.gather_objects(reason)
             if not any(faults):
                 self._lineage = lineage
                 self._go_on_from(name, saved)
-                return int(step)
+                return self._num_steps
             lineage.remove(name)
             skipped.append(f"{name}: {_listed_faults(faults)}")
             self._log("%s is skipped: %s", self._directory / name, _listed_faults(faults))
@@ -147,7 +146,7 @@ class Checkpointer:
         """
         if self._lineage is None:
             self._start_afresh()
-        self._num_calls += 1
+        self._num_steps += 1
         num_cycles = self._cycles()
         is_due = num_cycles // self._every_cycles > self._num_cycles // self._every_cycles
         self._num_cycles = num_cycles
@@ -155,7 +154,9 @@ class Checkpointer:
         if is_due or stops:
             self._save_or_go_on()
         if stops:
-            self._log("SIGTERM: the run ends at step %d, after its last checkpoint", self._steps())
+            self._log(
+                "SIGTERM: the run ends at step %d, after its last checkpoint", self._num_steps
+            )
             self._stop.answer()
         if self._is_over():
             self.close()
@@ -163,7 +164,7 @@ class Checkpointer:
     def save(self) -> Path:
         """Write a checkpoint now, wherever the cycle stands: the replicas converge first.
 
-        All ranks must call it at the same step.
+        All ranks must call it at the same step, after `step`.
         """
         if self._lineage is None:
             self._start_afresh()
@@ -187,14 +188,14 @@ class Checkpointer:
         except CheckpointError as error:
             if not self._lineage:
                 raise
-            self._log("no checkpoint at step %d: %s", self._steps(), error)
+            self._log("no checkpoint at step %d: %s", self._num_steps, error)
 
     def _write(self, ranks: Sequence[bytes]) -> str:
         name = files.write(
-            self._directory, self._steps(), self._contents.of_run(self._steps(), ranks)
+            self._directory, self._num_steps, self._contents.of_run(self._num_steps, ranks)
         )
         files.keep(self._directory, [*(self._lineage or ())[1 - _KEPT :], name])
-        logger.info("checkpoint at step %d: %s", self._steps(), self._directory / name)
+        logger.info("checkpoint at step %d: %s", self._num_steps, self._directory / name)
         return name
 
     def _tidied(self) -> list[files.Found]:
@@ -214,8 +215,8 @@ class Checkpointer:
     def _go_on_from(self, name: str, saved: dict[str, Any]) -> None:
         rank, num_ranks = self._everyone.replica or 0, self._num_ranks()
         lost = self._contents.load(saved, rank, num_ranks)
-        self._num_cycles = self._cycles()
-        logger.info("going on at step %d from %s", self._steps(), self._directory / name)
+        self._num_steps, self._num_cycles = int(saved["step"]), self._cycles()
+        logger.info("going on at step %d from %s", self._num_steps, self._directory / name)
         if lost:
             self._log(
                 "checkpoint %s was saved by %d ranks and is loaded by %d: begun anew: %s",
@@ -265,7 +266,7 @@ class Checkpointer:
             return False
         if self._num_ranks() == 1:
             return self._stop.received
-        if self._num_calls % self._agree_steps != 0:
+        if self._num_steps % self._agree_steps != 0:
             return False
         flag = torch.full((), float(self._stop.received), device=self._device)
         asked: tuple[torch.Tensor, Waitable] | None = (flag, self._everyone.all_reduce(flag))
@@ -282,13 +283,9 @@ class Checkpointer:
     def _cycles(self) -> int:
         return sum(ensemble.num_cycles for ensemble in self._counted)
 
-    def _steps(self) -> int:
-        if self._is_sequence:  # its parts count their own
-            return int(self._scheduler.last_epoch)
-        return self._counted[0].num_steps
-
     def _is_over(self) -> bool:
-        return not self._is_sequence and self._counted[0].total_steps == self._steps()
+        (ensemble, *others) = self._counted
+        return not others and ensemble.total_steps == ensemble.num_steps
 
     def _log(self, text: str, *values: Any) -> None:
         if self._everyone.replica in (0, None):

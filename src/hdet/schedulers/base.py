@@ -92,6 +92,8 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
         self._check_groups()
         lives_through = epoch is None and not self._is_initial
         if self._runs and lives_through and self._goes_on():
+            if self._ensemble.was_skipped():
+                return
             self._ensemble.advance(loss)
         super().step(epoch)
 

@@ -112,13 +112,11 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
         _check_shape(max_lr, div_factor, final_div_factor)
         _check_rest(rates, cycle_steps, auto_lr, replicas, seed, model, literal_decay, guard)
         shape = _Shape(pct_start, anneal_strategy, div_factor, final_div_factor, three_phase)
-        # fmt: off
         super().__init__(
             optimizer, max_lr, total_steps, epochs, steps_per_epoch, pct_start, anneal_strategy,
             cycle_momentum, base_momentum, max_momentum, div_factor, final_div_factor, three_phase,
             last_epoch,
-        )
-        # fmt: on
+        )  # fmt: skip
         if auto_lr:
             decay = _decay(shape, self.total_steps, warmup_steps, cycle_steps, literal_decay)
             control = control.with_decay(decay)
@@ -128,7 +126,9 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
             model=model,
             controller=control if auto_lr else FixedController(),
             cycle_steps=cycle_steps,
-            **{"replicas": replicas, "seed": seed, "guard": guard},
+            replicas=replicas,
+            seed=seed,
+            guard=guard,
         )
 
     def get_lr(self) -> list[float | torch.Tensor]:

@@ -54,6 +54,10 @@ class Intake:
                 "before a bare step()"
             )
 
+    def allow_again(self) -> None:
+        """The step was not made: the next one has the same number, and a loss of its own."""
+        self._last_step = -1
+
     def _is_needed(self) -> bool:
         return self._needed_by is not None and self.signal.needs_loss
 
