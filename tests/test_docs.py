@@ -45,7 +45,10 @@ def namespace() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("page", "index"), BLOCKS)
-def test_code_block_runs(page: str, index: int) -> None:
+def test_code_block_runs(
+    page: str, index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # checkpoints are written where a block says
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hdet.HDETWarning)  # one process has no spread
         exec(compile(blocks_of(page)[index], f"{page}[{index}]", "exec"), namespace())
@@ -95,6 +98,25 @@ def test_the_ddp_example_runs_under_torchrun() -> None:
     aborted = "terminate called without an active exception" in result.stderr
     assert result.returncode == 0 or aborted, result.stderr
     assert re.search(r"loss [\d.]+, base rate [\d.e-]+", result.stdout)
+
+
+@pytest.mark.distributed
+def test_the_restart_example_goes_on_where_it_was(tmp_path: Path) -> None:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    shown = []
+    for _ in range(2):  # the second time nothing is left to do
+        result = subprocess.run(
+            [sys.executable, *launch, "examples/restart.py", str(tmp_path / "checkpoints")],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            check=False,
+        )
+        shown += re.findall(r"sum of the weights (-?[\d.]+)", result.stdout)
+    assert "going on at step 400 from" in result.stderr
+    assert len(shown) == 2
+    assert shown[0] == shown[1]
 
 
 SMALL = ["demo", "--steps", "4", "--replicas", "2", "--sequences", "1", "--cycle-steps", "2"]

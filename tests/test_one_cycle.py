@@ -214,3 +214,23 @@ class TestSwitchedOff:
         for group, tensor in zip(optimizer.param_groups, tensors, strict=True):
             assert group["lr"] is tensor
             assert float(tensor) != 9.0
+
+
+@pytest.mark.parametrize("stop", [5, 6, 11])
+def test_a_switched_off_scheduler_goes_on_after_its_first_cycle(stop: int) -> None:
+    def build() -> tuple[torch.optim.Optimizer, hdet.OneCycleLR]:
+        optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], lr=0.1, momentum=0.9)
+        return optimizer, hdet.OneCycleLR(optimizer, 0.1, total_steps=20, cycle_steps=5)
+
+    optimizer, scheduler = build()
+    for _ in range(stop):
+        optimizer.step()
+        scheduler.step()
+    assert scheduler.ensemble.num_cycles == stop // 5
+    state = scheduler.state_dict()
+    old = {**state, "ensemble": {**state["ensemble"], "cycle": 0, "cycle_end": 5}}
+    for saved in (state, old):  # older releases did not count on
+        _, resumed = build()
+        resumed.load_state_dict(saved)
+        assert resumed.get_last_lr() == scheduler.get_last_lr()
+        assert resumed.ensemble.num_cycles == stop // 5

@@ -12,6 +12,7 @@
 """
 
 from hdet import errors, functional
+from hdet.checkpointing import Checkpointer
 from hdet.controllers import (
     AbstractController,
     Bounded,
@@ -40,6 +41,7 @@ __all__ = [
     "AbstractSignal",
     "AutoLR",
     "Bounded",
+    "Checkpointer",
     "CoolDown",
     "DistributedReplicas",
     "Ensemble",

@@ -95,6 +95,15 @@ def checked_guard(guard: Any) -> Guard | None:
     return found
 
 
+def check_not_over(step: int, total_steps: int | None) -> None:
+    """Raise if a run has no step left."""
+    if total_steps is not None and step >= total_steps:
+        raise UsageError(
+            f"step() was called {step + 1} times, and total_steps is {total_steps}; build it with "
+            "the number of optimiser steps that the run takes"
+        )
+
+
 def checked_signal(signal: Any) -> AbstractSignal:
     """The signal, the training loss for None."""
     found: AbstractSignal = checks.instance(
@@ -164,8 +173,19 @@ def check_still_there(
         hyperparameter.check(optimizer)
 
 
-def check_header(state: Any) -> None:
-    """Raise if ``state`` is not one of an ensemble, or its counters cannot be."""
+def part_of(state: dict[str, Any], key: str) -> dict[str, Any]:
+    """A part of a saved state; empty where an older release had none."""
+    found: dict[str, Any] = checks.instance(
+        f"state[{key!r}]", state.get(key, {}), dict, remedy=checks.SAVED
+    )
+    return found
+
+
+def check_header(state: Any, *, counts_cycles: bool) -> None:
+    """Raise if ``state`` is not one of an ensemble, or its counters cannot be.
+
+    Switched off, older releases left ``cycle_end`` where the first cycle ended.
+    """
     version = state.get("version") if isinstance(state, dict) else None
     if not isinstance(version, int) or not 1 <= version <= STATE_VERSION:
         raise InvalidValueError(
@@ -188,7 +208,6 @@ def check_header(state: Any) -> None:
     if "in_charge" in state:
         checks.boolean("state['in_charge']", state["in_charge"])
     if "cycle_end" in state:
-        checks.integer(
-            "state['cycle_end']", state["cycle_end"], minimum=step + 1, remedy=checks.SAVED
-        )
+        first = step + 1 if counts_cycles else 1
+        checks.integer("state['cycle_end']", state["cycle_end"], minimum=first, remedy=checks.SAVED)
         checks.integer("state['cycle']", state.get("cycle"), minimum=0, remedy=checks.SAVED)

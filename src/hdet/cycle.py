@@ -105,7 +105,7 @@ class Ensemble:
         self._progress = Progress(self.replicas, self._intake)
         self._averaging = Averaging(optimizer, self.model, self.replicas, self._intake)
         self.guard = arguments.checked_guard(guard)
-        self._updates = Updates(optimizer, self.replicas.gradients)
+        self._updates = Updates(optimizer, self.replicas.gradients, self._intake.allow_again)
         in_charge = WeakMethod(self._values.in_charge)
         self._watch = Watch(self.guard, optimizer, self.model, self.replicas, in_charge)
         self._agreement = Agreement(self.replicas, optimizer, settings(self, self._plan.describe()))
@@ -133,6 +133,11 @@ class Ensemble:
     def num_steps(self) -> int:
         """Optimiser steps taken so far."""
         return self._step
+
+    @property
+    def num_cycles(self) -> int:
+        """Cycles that have ended so far."""
+        return self._cycle
 
     @property
     def base_values(self) -> dict[str, float]:
@@ -261,10 +266,8 @@ class Ensemble:
 
     def check_state(self, state: Any) -> None:
         """Raise, without changing anything, if `load_state_dict` could not restore ``state``."""
-        arguments.check_header(state)
-        signal = state.get("signal", {})
-        checks.instance("state['signal']", signal, dict, remedy=checks.SAVED)
-        self.signal.check_state(signal)
+        arguments.check_header(state, counts_cycles=self.is_on)
+        self.signal.check_state(arguments.part_of(state, "signal"))
         self._watch.check_state(state.get("guard", {}))
         self._progress.check_state(state)
         self._values.check_state(state)
@@ -273,25 +276,18 @@ class Ensemble:
 
     def was_skipped(self) -> bool:
         """Whether the step that is to be counted did not happen, for its gradients overflowed."""
-        skipped = self._updates.was_skipped() and self.is_on
-        if skipped:
-            self._intake.allow_again()
-        return skipped
+        return self.is_on and self._updates.was_skipped()
 
     def advance(self, loss: Losses | None = None) -> None:
         """All of `step` but the values of the coming one."""
         self._fan_out.refuse_inside("step()")
         arguments.check_still_there(self.optimizer, self._built_on, self.hyperparameters)
-        if self.total_steps is not None and self._step >= self.total_steps:
-            raise UsageError(
-                f"step() was called {self._step + 1} times, and total_steps is {self.total_steps}; "
-                "build it with the number of optimiser steps that the run takes"
-            )
+        arguments.check_not_over(self._step, self.total_steps)
         self._agree()
         self._intake.receive(loss, self._step, is_on=self.is_on)
         self._watch.note(loss)
         self._step += 1
-        if self.is_on and self._step == self._cycle_end:
+        if self._step == self._cycle_end:
             self._end_cycle()
 
     def local_values(self, given: Sequence[Value]) -> list[Value]:
@@ -325,6 +321,12 @@ class Ensemble:
     # ------------------------------------------------------------------ the end of a cycle
 
     def _end_cycle(self) -> None:
+        if self.is_on:
+            self._judge_cycle()
+        self._cycle += 1
+        self._cycle_end = self._begin_cycle()
+
+    def _judge_cycle(self) -> None:
         is_on = self._watch.is_on
         answers = self._converge() if self.averages else self._averaging.measure(self._step, is_on)
         if self._watch.is_bad(answers, self._step):
@@ -334,8 +336,6 @@ class Ensemble:
             self._values.control(self._step, answers.losses, trends_H)
             if self._watch.may_go_back and self._values.starts_over():
                 self._roll_back("the rate began too high")
-        self._cycle += 1
-        self._cycle_end = self._begin_cycle()
 
     def _begin_cycle(self) -> int:
         """Deal the cycle's multipliers and start measuring; return the step at which it ends."""

@@ -34,6 +34,10 @@ class NonFiniteError(HDETError, ValueError):
     """Every replica holds NaN or infinite parameters, so there is nothing left to average."""
 
 
+class CheckpointError(HDETError, OSError):
+    """A checkpoint cannot be written, or none of those that are there can be read."""
+
+
 class HDETWarning(UserWarning):
     """A setting that works but can hardly be what was meant."""
 

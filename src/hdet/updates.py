@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,10 +24,14 @@ class Updates:
         optimizer: whose steps count.
         gradients: with ``"local"`` ones a process may be alone with a skipped step, and so all
             count all steps.
+        on_skip: called where one was skipped.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, gradients: str) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, gradients: str, on_skip: Callable[[], None]
+    ) -> None:
         self._optimizer = optimizer
+        self._on_skip = on_skip
         self._are_shared = gradients == "shared"
         self._made = self._taken = self._num_skipped = 0
         self._warned = False
@@ -52,7 +57,10 @@ class Updates:
                 "GradScaler that skips one; call both once for each update, also where gradients "
                 "are accumulated, and let total_steps count those"
             )
-        return is_skipped and self._are_shared
+        if not is_skipped or not self._are_shared:
+            return False
+        self._on_skip()
+        return True
 
     def _after_step(self, *_: Any) -> None:
         self._made += 1

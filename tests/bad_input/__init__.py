@@ -1,6 +1,14 @@
 """Every bad input and the line it must raise, by where it enters."""
 
-from tests.bad_input import control, ensembles, functions, schedulers, states, upheaval
+from tests.bad_input import (
+    checkpoints,
+    control,
+    ensembles,
+    functions,
+    schedulers,
+    states,
+    upheaval,
+)
 from tests.bad_input.builders import Case
 
 CASES: dict[str, Case] = {
@@ -10,4 +18,5 @@ CASES: dict[str, Case] = {
     **control.CASES,
     **states.CASES,
     **upheaval.CASES,
+    **checkpoints.CASES,
 }

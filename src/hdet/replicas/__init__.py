@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
+
 from hdet import checks
 from hdet.errors import UsageError, warn
 from hdet.replicas.base import AbstractReplicas
@@ -19,6 +21,7 @@ __all__ = [
     "AbstractReplicas",
     "DistributedReplicas",
     "VirtualReplicas",
+    "everyone",
     "resolve",
 ]
 
@@ -55,4 +58,13 @@ def resolve(replicas: Any, *, explores: bool, controls: bool) -> AbstractReplica
             "spread_ratio has no effect with a single replica; launch several processes with "
             "torchrun, or pass replicas=hdet.VirtualReplicas(8) to hold them in this one"
         )
+    return found
+
+
+def everyone(replicas: AbstractReplicas, optimizer: torch.optim.Optimizer) -> AbstractReplicas:
+    """The processes of the run: those of ``replicas``, or the default group around virtual ones."""
+    if not isinstance(replicas, VirtualReplicas) or process_group_size() == 1:
+        return replicas
+    found = DistributedReplicas()
+    found.know(optimizer)
     return found

@@ -81,6 +81,10 @@ class AbstractReplicas(abc.ABC):
     def gather_objects(self, item: Any) -> list[Any]:
         """One plain object from each process; for rare occasions such as reporting a mismatch."""
 
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Some bytes from each process, of any length; for rare occasions such as a checkpoint."""
+        return [bytes.fromhex(text) for text in self.gather_objects(data.hex())]
+
     @abc.abstractmethod
     def all_reduce(self, flat: torch.Tensor) -> Waitable:
         """Start an in-place sum over the processes."""

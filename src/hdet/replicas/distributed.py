@@ -5,6 +5,7 @@ The only module that touches ``torch.distributed``.
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -99,6 +100,10 @@ class DistributedReplicas(AbstractReplicas):
     ) -> None:
         """Check that parameters are not sharded over the replicas."""
         del steering, owner
+        self.know(optimizer, model)
+
+    def know(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module | None = None) -> None:
+        """The part of `attach` that messages need."""
         self._params = optimizers.parameters(optimizer)
         _check_whole(optimizer, model)
         ranks = set(dist.get_process_group_ranks(self._group or dist.group.WORLD))
@@ -121,19 +126,22 @@ class DistributedReplicas(AbstractReplicas):
         `torch.distributed.all_gather_object` would use the current CUDA device, which scripts that
         never call ``torch.cuda.set_device`` share between ranks; and it unpickles what it receives.
         """
+        return [json.loads(text) for text in self.gather_bytes(json.dumps(item).encode())]
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Two all-gathers: of the lengths, and of the bytes, all as long as the longest."""
         device = self._params[0].device
-        text = json.dumps(item).encode()
-        own_size = torch.tensor([len(text)], device=device)
+        own_size = torch.tensor([len(data)], device=device)
         sizes = [torch.empty_like(own_size) for _ in range(self.num_replicas)]
         dist.all_gather(sizes, own_size, group=self._group)
         width = max(int(size) for size in sizes)
-        padded = torch.tensor([*text, *bytes(width - len(text))], dtype=torch.uint8)
+        padded = torch.frombuffer(bytearray(data.ljust(max(width, 1), b"\0")), dtype=torch.uint8)
         own = padded.to(device)
-        texts = [torch.empty_like(own) for _ in range(self.num_replicas)]
-        dist.all_gather(texts, own, group=self._group)
+        found = [torch.empty_like(own) for _ in range(self.num_replicas)]
+        dist.all_gather(found, own, group=self._group)
         return [
-            json.loads(bytes(text.tolist())[: int(size)])
-            for text, size in zip(texts, sizes, strict=True)
+            ctypes.string_at(part.cpu().data_ptr(), int(size))
+            for part, size in zip(found, sizes, strict=True)
         ]
 
     def all_reduce(self, flat: torch.Tensor) -> Waitable:
