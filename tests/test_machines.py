@@ -109,8 +109,9 @@ class EnsembleMachine(RuleBasedStateMachine):
     def freeze(self) -> None:
         if self.model.step > 5 * T:
             self.live.freeze()
+            if not self.model.frozen:  # a second time it does nothing
+                self.model.sums, self.model.count = [0.0] * R, 0
             self.model.frozen = True
-            self.model.sums, self.model.count = [0.0] * R, 0
 
     @rule(target=saves)
     def save(self) -> Any:
