@@ -47,7 +47,7 @@ ALLOWED = {
     "progress": {"agreement", "converge.buckets", "replicas", "signals"},
     "roll_call": {"agreement", "converge", "optimizers", "replicas", "signals"},
     "snapshot": {"optimizers"},
-    "updates": {"ownership"},
+    "updates": {"ownership", "signals"},
     "fan_out": {"replicas"},
     "guard": {"ownership", "replicas", "roll_call", "signals", "snapshot"},
     "arguments": {"controllers", "guard", "hyperparameters", "optimizers", "signals"},

@@ -269,11 +269,11 @@ def test_nothing_is_read_from_the_device_inside_a_cycle(monkeypatch: pytest.Monk
         forbid()
         training.signal._before_step(training.optimizer)
         training.signal._after_step()
-        training.ensemble._updates._after_step()
+        training.ensemble._updates.note()
         training.ensemble.step()
         monkeypatch.undo()
     forbid()  # the end of the cycle does read: the patch would have told
-    training.ensemble._updates._after_step()
+    training.ensemble._updates.note()
     with pytest.raises(AssertionError, match="waited"):
         training.ensemble.step()
 

@@ -105,7 +105,7 @@ class Ensemble:
         self._progress = Progress(self.replicas, self._intake)
         self._averaging = Averaging(optimizer, self.model, self.replicas, self._intake)
         self.guard = arguments.checked_guard(guard)
-        self._updates = Updates(optimizer, self.replicas.gradients, self._intake.allow_again)
+        self._updates = Updates(optimizer, self.replicas.gradients, self._intake)
         in_charge = WeakMethod(self._values.in_charge)
         self._watch = Watch(self.guard, optimizer, self.model, self.replicas, in_charge)
         self._agreement = Agreement(self.replicas, optimizer, settings(self, self._plan.describe()))
@@ -186,7 +186,7 @@ class Ensemble:
             raise UsageError(
                 "ensemble.step() was called on a scheduler's ensemble; call scheduler.step(loss)"
             )
-        if self.was_skipped():
+        if self.was_skipped(loss):
             return
         self.advance(loss)
         self._values.refresh(self._step)
@@ -274,15 +274,15 @@ class Ensemble:
 
     # ------------------------------------------------------------------ what a scheduler calls
 
-    def was_skipped(self) -> bool:
+    def was_skipped(self, loss: Losses | None) -> bool:
         """Whether the step that is to be counted did not happen, for its gradients overflowed."""
-        return self.is_on and self._updates.was_skipped()
-
-    def advance(self, loss: Losses | None = None) -> None:
-        """All of `step` but the values of the coming one."""
         self._fan_out.refuse_inside("step()")
         arguments.check_still_there(self.optimizer, self._built_on, self.hyperparameters)
         arguments.check_not_over(self._step, self.total_steps)
+        return self.is_on and self._updates.was_skipped(loss, self._step)
+
+    def advance(self, loss: Losses | None = None) -> None:
+        """All of `step` that follows `was_skipped` but the values of the coming one."""
         self._agree()
         self._intake.receive(loss, self._step, is_on=self.is_on)
         self._watch.note(loss)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -103,7 +104,7 @@ class Watch:
         self._first_L: torch.Tensor | None = None
         if guard is not None:
             self._snapshot = Snapshot(optimizer, model, guard.device)
-            optimizer.register_step_pre_hook(WeakMethod(self._before_step))
+            self._follow()
 
     @property
     def is_on(self) -> bool:
@@ -113,7 +114,7 @@ class Watch:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self.guard is not None:  # a pickled optimiser comes back without its hooks
-            self._snapshot.optimizer.register_step_pre_hook(WeakMethod(self._before_step))
+            self._follow()
 
     @property
     def lower(self) -> float:
@@ -196,7 +197,9 @@ class Watch:
             checks.integer(
                 f"state['guard'][{key!r}]", state.get(key, 0), minimum=0, remedy=checks.SAVED
             )
-        recent = state.get("recent", [])
+        recent = checks.instance(
+            "state['guard']['recent']", state.get("recent", []), list, remedy=checks.SAVED
+        )
         checks.saved_numbers("state['guard']['recent']", recent, length=len(recent))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -205,6 +208,11 @@ class Watch:
         self._num_bad = int(state.get("num_bad", 0))
         self._kept_step = int(state.get("kept_step", 0))
         self._recent = [float(loss) for loss in state.get("recent", [])]
+
+    def _follow(self) -> None:
+        optimizer = self._snapshot.optimizer
+        handle = optimizer.register_step_pre_hook(WeakMethod(self._before_step))
+        weakref.finalize(self, handle.remove)
 
     def _before_step(self, *_: Any) -> None:
         if self._snapshot.is_empty and self._in_charge():

@@ -94,7 +94,7 @@ class EnsembleScheduler(lr_scheduler.LRScheduler):
             checks.integer("epoch", epoch, minimum=0, remedy="leave it out, as PyTorch advises")
         lives_through = epoch is None and not self._is_initial
         if self._runs and lives_through and self._goes_on():
-            if self._ensemble.was_skipped():
+            if self._ensemble.was_skipped(loss):
                 return
             self._ensemble.advance(loss)
         super().step(epoch)

@@ -44,8 +44,7 @@ class Intake:
     def receive(self, loss: Losses | None, step: int, *, is_on: bool) -> None:
         """What ``step(loss)`` was given; switched off, it is still read, as a mistake may be."""
         if not is_on:
-            if loss is not None:
-                read_losses(loss, self._num_local)
+            self.read(loss)
         elif loss is not None:
             self.take(loss, step)
         elif self._is_needed() and self._last_step != step:
@@ -55,9 +54,15 @@ class Intake:
                 "before a bare step()"
             )
 
-    def allow_again(self) -> None:
-        """The step was not made: the next one has the same number, and a loss of its own."""
-        self._last_step = -1
+    def read(self, loss: Losses | None) -> None:
+        """Raise where a loss is none, and leave it at that."""
+        if loss is not None:
+            read_losses(loss, self._num_local)
+
+    def allow_again(self, step: int) -> None:
+        """Step ``step`` was not made: the next one has the same number, and a loss of its own."""
+        if self._last_step == step:
+            self._last_step -= 1
 
     def _is_needed(self) -> bool:
         return self._needed_by is not None and self.signal.needs_loss
