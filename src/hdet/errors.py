@@ -30,6 +30,10 @@ class ReplicaMismatchError(HDETError, ValueError):
     """The replicas disagree on something they must share; names the replicas and the difference."""
 
 
+class ReplicaLostError(HDETError, RuntimeError):
+    """Replicas did not answer: they died, or take other steps; names them."""
+
+
 class NonFiniteError(HDETError, ValueError):
     """Every replica holds NaN or infinite parameters, so there is nothing left to average."""
 

@@ -235,7 +235,7 @@ CASES: dict[str, Case] = {
             f"{name} must be a finite number in .*0.85 and 0.95",
         )
         for name in ("base_momentum", "max_momentum")
-        for value, kind in (("a", TYPE), (-0.5, VALUE), (1.5, VALUE), (None, TYPE))
+        for value, kind in (("a", TYPE), (-0.5, VALUE), (1.5, VALUE), (True, TYPE))
     },
     "parameters on the meta device for AutoLR": (
         lambda: auto_lr(

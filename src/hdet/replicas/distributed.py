@@ -5,9 +5,10 @@ The only module that touches ``torch.distributed``.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from hdet import checks, optimizers
 from hdet.converge.buckets import Waitable
 from hdet.errors import InvalidTypeError, InvalidValueError, UsageError
+from hdet.replicas.attendance import lost
 from hdet.replicas.base import AbstractReplicas, Noise, Steering
 
 
@@ -59,6 +61,7 @@ class DistributedReplicas(AbstractReplicas):
         self._group = _group_of(process_group, mesh)
         self._params: list[torch.Tensor] = []
         self._perturbed = False
+        self._messages = 0
 
     def __repr__(self) -> str:
         return f"DistributedReplicas({self.num_replicas} processes, gradients={self.gradients!r})"
@@ -74,11 +77,13 @@ class DistributedReplicas(AbstractReplicas):
     @property
     def num_replicas(self) -> int:
         """The size of the group."""
+        _check_group(self._group)
         return dist.get_world_size(self._group)
 
     @property
     def replica(self) -> int:
         """This process's rank in the group; asked anew each time, so that no state holds a rank."""
+        _check_group(self._group)
         return dist.get_rank(self._group)
 
     @property
@@ -117,8 +122,9 @@ class DistributedReplicas(AbstractReplicas):
         """One all-gather of one small tensor; the only wait of a cycle."""
         row_K = rows_LK.reshape(-1)
         rows = [torch.empty_like(row_K) for _ in range(self.num_replicas)]
-        dist.all_gather(rows, row_K, group=self._group)
-        return torch.stack(rows).cpu().to(torch.float64)
+        with self._naming_who_is_lost():
+            dist.all_gather(rows, row_K, group=self._group)
+            return torch.stack(rows).cpu().to(torch.float64)
 
     def gather_objects(self, item: Any) -> list[Any]:
         """One object from each process, as JSON, through tensors where the parameters live.
@@ -133,12 +139,13 @@ class DistributedReplicas(AbstractReplicas):
         device = self._params[0].device
         own_size = torch.tensor([len(data)], device=device)
         sizes = [torch.empty_like(own_size) for _ in range(self.num_replicas)]
-        dist.all_gather(sizes, own_size, group=self._group)
-        width = max(int(size) for size in sizes)
-        padded = torch.frombuffer(bytearray(data.ljust(max(width, 1), b"\0")), dtype=torch.uint8)
-        own = padded.to(device)
-        found = [torch.empty_like(own) for _ in range(self.num_replicas)]
-        dist.all_gather(found, own, group=self._group)
+        with self._naming_who_is_lost():
+            dist.all_gather(sizes, own_size, group=self._group)
+            width = max(max(int(size) for size in sizes), 1)
+            padded = torch.frombuffer(bytearray(data.ljust(width, b"\0")), dtype=torch.uint8)
+            own = padded.to(device)
+            found = [torch.empty_like(own) for _ in range(self.num_replicas)]
+            dist.all_gather(found, own, group=self._group)
         return [
             ctypes.string_at(part.cpu().data_ptr(), int(size))
             for part, size in zip(found, sizes, strict=True)
@@ -146,8 +153,24 @@ class DistributedReplicas(AbstractReplicas):
 
     def all_reduce(self, flat: torch.Tensor) -> Waitable:
         """Start an in-place sum over the group."""
-        work: Waitable = dist.all_reduce(flat, group=self._group, async_op=True)
-        return work
+        with self._naming_who_is_lost():
+            return _Named(dist.all_reduce(flat, group=self._group, async_op=True), self)
+
+    @contextlib.contextmanager
+    def _naming_who_is_lost(self) -> Iterator[None]:
+        """A message that fails says who did not come, within the group's own time limit."""
+        self._messages += 1
+        with self.naming(self._messages):
+            yield
+
+    @contextlib.contextmanager
+    def naming(self, message: int) -> Iterator[None]:
+        """The same, of a message that was begun before."""
+        try:
+            yield
+        except RuntimeError as error:
+            who = dist.get_process_group_ranks(self._group or dist.group.WORLD)
+            raise lost(error, who, self.replica, message, _store()) from error
 
     def load(self, replica: int) -> None:
         """Refuse: the loop over replicas is the launcher's."""
@@ -168,6 +191,39 @@ class DistributedReplicas(AbstractReplicas):
         for index, param in enumerate(params):
             param.add_(noise(self.replica, index, param))
         self._perturbed = self.num_replicas > 1
+
+
+class _Named:
+    """A sum under way whose failure names those who did not come."""
+
+    def __init__(self, work: Any, replicas: DistributedReplicas) -> None:
+        self._work = work
+        self._replicas = replicas
+        self._message = replicas._messages
+
+    def wait(self) -> None:
+        """Return once the result may be used."""
+        with self._replicas.naming(self._message):
+            self._work.wait()
+
+
+def _store() -> Any:
+    """What the ranks met at. PyTorch has no public way to ask for it."""
+    try:
+        return dist.distributed_c10d._get_default_store()
+    except (AttributeError, ValueError, RuntimeError):
+        return None
+
+
+def _check_group(group: dist.ProcessGroup | None) -> None:
+    """Raise if it has been destroyed since."""
+    try:
+        dist.get_rank(group)
+    except (ValueError, RuntimeError):
+        raise UsageError(
+            "replicas must keep their process group, got one that has been destroyed; call "
+            "destroy_process_group() after the last step() and converge()"
+        ) from None
 
 
 def _group_of(process_group: Any, mesh: DeviceMesh | None) -> dist.ProcessGroup | None:

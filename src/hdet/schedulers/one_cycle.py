@@ -109,8 +109,7 @@ class OneCycleLR(EnsembleScheduler, lr_scheduler.OneCycleLR):
             meta_lr=meta_lr,
             meta_momentum=meta_momentum,
         )
-        _check_shape(max_lr, div_factor, final_div_factor)
-        _check_momenta(cycle_momentum, base_momentum=base_momentum, max_momentum=max_momentum)
+        _check_shape(max_lr, div_factor, final_div_factor, (base_momentum, max_momentum))
         _check_rest(rates, cycle_steps, auto_lr, replicas, seed, model, literal_decay, guard)
         shape = _Shape(pct_start, anneal_strategy, div_factor, final_div_factor, three_phase)
         super().__init__(
@@ -183,7 +182,9 @@ def _decay(
     )
 
 
-def _check_shape(max_lr: Any, div_factor: Any, final_div_factor: Any) -> None:
+def _check_shape(
+    max_lr: Any, div_factor: Any, final_div_factor: Any, momenta: tuple[Any, ...]
+) -> None:
     """What PyTorch takes unseen, to write NaN or a negative rate, or to divide by it."""
     for peak in max_lr if isinstance(max_lr, list | tuple) else [max_lr]:
         is_scalar = isinstance(peak, torch.Tensor) and peak.numel() == 1
@@ -193,11 +194,9 @@ def _check_shape(max_lr: Any, div_factor: Any, final_div_factor: Any) -> None:
     checks.real(
         "final_div_factor", final_div_factor, low=0.0, low_open=True, remedy="the default is 1e4"
     )
-
-
-def _check_momenta(cycled: Any, **bounds: Any) -> None:
-    for name, value in bounds.items() if cycled else ():
-        for momentum in value if isinstance(value, list | tuple) else [value]:
+    for name, value in zip(("base_momentum", "max_momentum"), momenta, strict=True):
+        given = value if isinstance(value, list | tuple) else [value]
+        for momentum in (own for own in given if own is not None):  # None where it is not cycled
             remedy = "PyTorch's defaults are 0.85 and 0.95"
             checks.real(name, momentum, low=0.0, high=1.0, remedy=remedy)
 
