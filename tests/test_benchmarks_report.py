@@ -152,10 +152,11 @@ def test_the_command_renders_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_pages_are_what_the_raw_results_make() -> None:
     # Nobody has typed a number: `python -m benchmarks render` after a change of either.
     docs = ROOT / "docs"
-    results = Results(runs.load(RECORDS))
+    records = runs.load(RECORDS)
+    results, unseen = Results(records), Results.of_suite(records, "unseen")
     branches = runs.load(RECORDS.parent / "horizon.jsonl")
     lanes = runs.load(RECORDS.parent / "stacked.jsonl")
-    made = page(results, costs(), (docs / "figures").glob("*.png"), branches, lanes)
+    made = page(results, unseen, costs(), (docs / "figures").glob("*.png"), branches, lanes)
     assert (docs / "results.md").read_text() == made
     measured = json.loads((RECORDS.parent / "core.json").read_text())
     performance = core.render(measured) + overhead.render(costs())

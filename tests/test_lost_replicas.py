@@ -5,6 +5,7 @@ The time limit is the process group's own, `init_process_group(timeout=...)`.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -60,6 +61,7 @@ def outputs(kind: str, tmp_path: Path, size: int = 3) -> tuple[list[str], float]
         subprocess.Popen(
             [sys.executable, "-W", "ignore", str(script), kind, str(rank), str(size), store],
             stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
             stderr=subprocess.DEVNULL,
             text=True,
         )
@@ -74,6 +76,7 @@ def outputs(kind: str, tmp_path: Path, size: int = 3) -> tuple[list[str], float]
     for process in processes:
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
+        if process.stdout is not None and not process.stdout.closed:
             process.communicate()
     return found, took
 

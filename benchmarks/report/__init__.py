@@ -9,7 +9,6 @@ from typing import Any
 from benchmarks.report import figures, horizon, stacked
 from benchmarks.report.page import page
 from benchmarks.report.results import Record, Results
-from benchmarks.tasks import SUITES, TASKS
 
 
 def write(
@@ -22,7 +21,7 @@ def write(
     """``results.md`` and ``figures/`` in that folder."""
     records = list(records)
     results = Results(records)
-    unseen = Results(records, {name: TASKS[name] for name in SUITES["unseen"]})
+    unseen = Results.of_suite(records, "unseen")
     drawn = figures.draw_all(results, docs / "figures")
     horizon.draw(branches, docs / "figures")
     drawn += stacked.draw(lanes, docs / "figures")

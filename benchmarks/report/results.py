@@ -45,6 +45,11 @@ class Results:
             own = self._records.setdefault(record["task"], {})
             own.setdefault(record["contestant"], {})[record["seed"]] = record
 
+    @classmethod
+    def of_suite(cls, records: Iterable[Record], suite: str) -> Results:
+        """Those of one suite of tasks."""
+        return cls(records, {name: TASKS[name] for name in SUITES[suite]})
+
     @property
     def num_seeds(self) -> int:
         """The most seeds that anybody has anywhere."""
