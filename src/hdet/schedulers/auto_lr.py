@@ -65,7 +65,7 @@ class AutoLR(_TakesNoRate, EnsembleScheduler, lr_scheduler.LRScheduler):
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            scheduler.step()  # or scheduler.step(loss), for the record
+            scheduler.step(loss)  # the guard judges by it; step() works too
 
     Args:
         optimizer: its groups' ``lr`` are read as relative to each other: groups of 1e-3 and 1e-4
@@ -168,7 +168,7 @@ class AutoLR(_TakesNoRate, EnsembleScheduler, lr_scheduler.LRScheduler):
         """Follow one ``optimizer.step()``.
 
         Args:
-            loss: this step's training loss, for the record; not waited for.
+            loss: this step's training loss, for the guard and the record; not waited for.
             epoch: PyTorch's deprecated way to jump to a step.
         """
         super().step(loss, epoch)
