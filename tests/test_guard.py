@@ -162,6 +162,20 @@ def test_it_stops_for_good_after_so_many() -> None:
         ensemble.step(bowl.step() * math.nan)
 
 
+def test_what_is_not_finite_is_no_result() -> None:
+    """After the last cycle's end nothing goes back any more: a converge by hand says so."""
+    bowl = Bowl(0.1)
+    rates = [hdet.LearningRate(0, spread_ratio=0.2)]
+    replicas = hdet.VirtualReplicas(2)
+    ensemble = guarded(bowl, hdet.Guard(), hyperparameters=rates, replicas=replicas)
+    for _ in range(13):
+        bowl.step()
+        ensemble.step(torch.ones(2))
+    bowl.theta.data.fill_(math.nan)
+    with pytest.raises(NonFiniteError, match="all 2 replicas"):
+        ensemble.converge()
+
+
 def test_bare_steps_are_guarded_against_what_is_not_finite() -> None:
     bowl = Bowl(1.0)
     guard = hdet.Guard(min_steps=1)

@@ -205,7 +205,7 @@ class Ensemble:
         self._agree()
         self._progress.share(self._step, unite=self.averages)
         if self.averages and (self._step != self._converged_step or self.replicas.perturbed):
-            self._converge()
+            self._converge(guarded=False)  # nothing that is not finite is saved, or a result
 
     def fan_out(self, batch: Any) -> Iterator[tuple[int, Any]]:
         """Yield ``(replica, micro_batch)``, with that replica's parameters in place meanwhile.
@@ -327,8 +327,8 @@ class Ensemble:
         self._cycle_end = self._begin_cycle()
 
     def _judge_cycle(self) -> None:
-        is_on = self._watch.is_on
-        answers = self._converge() if self.averages else self._averaging.measure(self._step, is_on)
+        is_on, step = self._watch.is_on, self._step
+        answers = self._converge(is_on) if self.averages else self._averaging.measure(step, is_on)
         if self._watch.is_bad(answers, self._step):
             self._roll_back("the loss has risen, or nothing is finite any more")
         else:
@@ -348,8 +348,8 @@ class Ensemble:
         self._intake.begin_cycle(0 if self._values.frozen else wanted)
         return self._step + wanted
 
-    def _converge(self) -> RollCall:
-        answers = self._averaging.converge(self._step, self._watch.is_on)
+    def _converge(self, guarded: bool) -> RollCall:
+        answers = self._averaging.converge(self._step, guarded)
         self._converged_step = self._step
         return answers
 

@@ -212,10 +212,7 @@ class Values:
             self._states[index], moved = self._controller.update(
                 self._states[index], base, evidence
             )
-            # The bounds are those of the value, which a schedule may still anneal below them.
-            scale = 1.0 if self._factors is None else self._scales[index]
-            low, high = (bound / scale for bound in self._hyperparameters[index].bounds)
-            moved_H.append(min(max(moved, low), high))
+            moved_H.append(self._bounded(index, moved))
         if self._factors is None:
             self._base = list(moved_H)
         else:
@@ -237,9 +234,7 @@ class Values:
             self._states[index], moved = self._controller.roll_back(
                 self._states[index], bases[index], lower=factor, step=step
             )
-            scale = 1.0 if self._factors is None else self._scales[index]
-            low, high = (bound / scale for bound in hyperparameter.bounds)
-            bases[index] = min(max(moved, low), high)
+            bases[index] = self._bounded(index, moved)
         if self._factors is None and self._controlled:
             self._base = list(bases)
 
@@ -302,6 +297,13 @@ class Values:
         self._lowered = [float(entry.get("lowered", 1.0)) for entry in entries]
         self._controlled = bool(state["controlled"]) and self._controller.start_step is not None
         self.frozen = bool(state.get("frozen", False))
+
+    def _bounded(self, index: int, moved: float) -> float:
+        """Where the controller has moved a value or its factor, as far as its bounds let it."""
+        # The bounds are those of the value, which a schedule may still anneal below them.
+        scale = 1.0 if self._factors is None else self._scales[index]
+        low, high = (bound / scale for bound in self._hyperparameters[index].bounds)
+        return min(max(moved, low), high)
 
     def _factor_entries(self) -> list[dict[str, float]]:
         if self._factors is None:
